@@ -1,0 +1,92 @@
+// Command quire quantizes mixture-of-experts language models and records every decision in a ledger.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"quire/engine"
+)
+
+// cli is the whole command line: one field a verb, each verb in its own file.
+type cli struct {
+	Version VersionCmd `cmd:"" help:"Print the build identity."`
+}
+
+// output is what a verb may write to: results on out, progress and logs on err.
+type output struct {
+	out io.Writer
+	err io.Writer
+	in  io.Reader
+}
+
+func main() { os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+// Main runs one command line and gives its exit code.
+func Main(args []string, in io.Reader, out, errw io.Writer) int {
+	var c cli
+	asJSON := false
+	for _, a := range args {
+		if a == "--json" {
+			asJSON = true
+		}
+	}
+	exited := -1
+	parser, err := kong.New(&c, kong.Name("quire"),
+		kong.Description("Post-training quantization of mixture-of-experts models, resumable and explainable."),
+		kong.Writers(out, errw), kong.Exit(func(code int) { exited = code }),
+		kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}))
+	if err != nil {
+		panic(err) // a malformed command struct is a bug
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	kctx, err := parser.Parse(args)
+	if exited >= 0 { // --help
+		return exited
+	}
+	if err == nil {
+		kctx.BindTo(ctx, (*context.Context)(nil))
+		err = kctx.Run(&output{out: out, err: errw, in: in})
+	} else {
+		err = &engine.Error{Code: "E0100", Exit: engine.ExitUsage, What: err.Error(), Try: "see `quire --help` or `quire VERB --help`"}
+	}
+	return report(err, asJSON, out, errw)
+}
+
+// coded is what an error of any package offers to the person who reads it.
+type coded interface {
+	error
+	ErrorCode() string
+	ExitCode() int
+	Remedy() string
+}
+
+// report prints an error once, in the form asked for, and gives the exit code.
+func report(err error, asJSON bool, out, errw io.Writer) int {
+	if err == nil {
+		return engine.ExitOK
+	}
+	code, exit, try := "E0001", engine.ExitFailure, ""
+	var c coded
+	if errors.As(err, &c) {
+		code, exit, try = c.ErrorCode(), c.ExitCode(), c.Remedy()
+	}
+	if asJSON {
+		writeJSON(out, map[string]any{"type": "error", "code": code, "exit": exit, "message": err.Error(), "hint": try})
+		return exit
+	}
+	fmt.Fprintf(errw, "error[%s] %s\n", code, strings.TrimSpace(err.Error()))
+	if try != "" {
+		fmt.Fprintf(errw, "  try: %s\n", try)
+	}
+	return exit
+}
