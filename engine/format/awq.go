@@ -1,0 +1,170 @@
+package format
+
+import "encoding/binary"
+
+// awqGEMM is AutoAWQ's "gemm" version: eight outputs a word, nibbles in the order its kernels want, no zero offset.
+type awqGEMM struct{}
+
+// awqOrder[i] is the output that nibble i of a word holds.
+var awqOrder = [8]int{0, 2, 4, 6, 1, 3, 5, 7}
+
+func (awqGEMM) Name() string { return "awq" }
+
+func (awqGEMM) Suffixes() []string { return []string{"qweight", "scales", "qzeros"} }
+
+func (awqGEMM) StoredScale(d DType) DType {
+	if d == BF16 {
+		return BF16
+	}
+	return F16
+}
+
+func (awqGEMM) Check(m *Module, natural bool) error {
+	if err := m.checkShape(); err != nil {
+		return err
+	}
+	switch {
+	case m.Bits != 4:
+		return m.errorf("E1502", "use 4 bits or another format", "awq gemm holds 4 bits, not %d", m.Bits)
+	case m.GroupSize > 0 && m.In%m.GroupSize != 0:
+		return m.errorf("E1503", "choose a group size that divides the width, or leave the module out", "group size %d does not divide %d inputs", m.GroupSize, m.In)
+	case m.Out%8 != 0:
+		return m.errorf("E1509", "leave the module out or use compressed-tensors", "%d outputs do not fill words of eight", m.Out)
+	case !natural:
+		return m.errorf("E1510", "use gptq_v2 for desc_act", "awq has no g_idx")
+	}
+	return nil
+}
+
+func (f awqGEMM) Plan(m *Module) ([]TensorSpec, error) {
+	if err := f.Check(m, m.NaturalGIdx()); err != nil {
+		return nil, err
+	}
+	g := m.Groups()
+	specs := m.planBias(nil)
+	return append(specs,
+		TensorSpec{m.Name + ".qweight", I32, []int{m.In, m.Out / 8}},
+		TensorSpec{m.Name + ".qzeros", I32, []int{g, m.Out / 8}},
+		TensorSpec{m.Name + ".scales", f.StoredScale(m.ScaleDType), []int{g, m.Out}}), nil
+}
+
+func (f awqGEMM) Encode(m *Module) ([]TensorData, error) {
+	specs, err := f.Plan(m)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.checkContent(); err != nil {
+		return nil, err
+	}
+	scales, err := m.encodeScales(f.StoredScale(m.ScaleDType), true)
+	if err != nil {
+		return nil, err
+	}
+	qweight := make([]byte, m.In*m.Out/2)
+	if packAWQ(qweight, m.Codes, m.Out, m.In)>>4 != 0 {
+		return nil, m.badCode()
+	}
+	g := m.Groups()
+	zeros := make([]uint8, m.Out*g)
+	for o := range m.Out {
+		for k := range g {
+			zeros[o*g+k] = uint8(m.Zero(o, k))
+		}
+	}
+	qzeros := make([]byte, g*m.Out/2)
+	packAWQ(qzeros, zeros, m.Out, g)
+	return m.assemble(specs, map[string][]byte{"qweight": qweight, "qzeros": qzeros, "scales": scales}), nil
+}
+
+func (f awqGEMM) Decode(name string, s Scheme, tensors []TensorData) (*Module, error) {
+	p := splitParts(name, tensors)
+	m := &Module{Name: name, Bits: s.Bits, GroupSize: s.GroupSize, Sym: s.Sym, Bias: p.bias()}
+	qweight, err := p.get("qweight", []int{-1, -1}, I32)
+	if err != nil {
+		return nil, err
+	}
+	m.In, m.Out = qweight.Shape[0], qweight.Shape[1]*8
+	if err := f.Check(m, true); err != nil {
+		return nil, err
+	}
+	g := m.Groups()
+	qzeros, err := p.get("qzeros", []int{g, m.Out / 8}, I32)
+	if err != nil {
+		return nil, err
+	}
+	scales, err := p.get("scales", []int{g, m.Out}, F16, BF16, F32)
+	if err != nil {
+		return nil, err
+	}
+	m.ScaleDType, m.Scales = scales.DType, decodeScales(scales, m.Out, g, true)
+	m.Codes = make([]uint8, m.Out*m.In)
+	unpackAWQ(m.Codes, qweight.Data, m.Out, m.In)
+	zeros := make([]uint8, m.Out*g)
+	unpackAWQ(zeros, qzeros.Data, m.Out, g)
+	half, all := uint8(8), true
+	for _, z := range zeros {
+		all = all && z == half
+	}
+	if !m.Sym || !all {
+		m.Zeros = zeros
+	}
+	return m, nil
+}
+
+// packAWQ packs codes [out, in] as words [in, out/8] and returns the OR of all codes. It walks tiles of 64 inputs by 128
+// outputs: what is read and what is written then stay in the first-level cache.
+func packAWQ(dst []byte, codes []uint8, out, in int) (seen uint8) {
+	const tileIn, tileOut = 64, 128
+	var or uint64
+	for i0 := 0; i0 < in; i0 += tileIn {
+		i1 := min(i0+tileIn, in)
+		for o0 := 0; o0 < out; o0 += tileOut {
+			o1 := min(o0+tileOut, out)
+			for o := o0; o < o1; o += 8 {
+				for i := i0; i < i1; i += 8 {
+					var pair [4]uint64 // byte k of pair p: nibbles 2p and 2p+1 of input i+k
+					for p := range pair {
+						lo, hi := load8(codes, (o+awqOrder[2*p])*in, i, in), load8(codes, (o+awqOrder[2*p+1])*in, i, in)
+						or |= lo | hi
+						pair[p] = lo | hi<<4
+					}
+					at := i*out/2 + o/2
+					for k := 0; k < min(8, i1-i); k++ {
+						s := 8 * k & 63
+						w := pair[0]>>s&0xFF | pair[1]>>s&0xFF<<8 | pair[2]>>s&0xFF<<16 | pair[3]>>s&0xFF<<24
+						binary.LittleEndian.PutUint32(dst[at:], uint32(w))
+						at += out / 2
+					}
+				}
+			}
+		}
+	}
+	or |= or >> 32
+	or |= or >> 16
+	return uint8(or | or>>8)
+}
+
+// load8 reads eight codes of a row from column i; those past the end are zero.
+func load8(codes []uint8, row, i, in int) uint64 {
+	if i+8 <= in {
+		return binary.LittleEndian.Uint64(codes[row+i:])
+	}
+	var last [8]byte
+	copy(last[:], codes[row+i:row+in])
+	return binary.LittleEndian.Uint64(last[:])
+}
+
+// unpackAWQ is the inverse of packAWQ.
+func unpackAWQ(codes []uint8, src []byte, out, in int) {
+	const tile = 64
+	for i0 := 0; i0 < in; i0 += tile {
+		for o := 0; o < out; o += 8 {
+			for i := i0; i < min(i0+tile, in); i++ {
+				w := binary.LittleEndian.Uint32(src[i*out/2+o/2:])
+				for n, k := range awqOrder {
+					codes[(o+k)*in+i] = uint8(w >> (4 * n) & 15)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package format
+
+import (
+	"encoding/binary"
+)
+
+// gptq is the layout of AutoGPTQ and GPTQModel: codes packed along the input axis, zeros along the output axis.
+// v1 stores zero−1, v2 the zero itself. The conversion is done field by field: subtracting from whole words, as public
+// tools do, borrows from the neighbour where a true zero is 0 (reference/gptqmodel.md 5.1), so v1 refuses that zero.
+type gptq struct{ v2 bool }
+
+func (f gptq) Name() string {
+	if f.v2 {
+		return "gptq_v2"
+	}
+	return "gptq"
+}
+
+func (gptq) Suffixes() []string { return []string{"qweight", "scales", "qzeros", "g_idx"} }
+
+func (gptq) StoredScale(DType) DType { return F16 }
+
+func (gptq) Check(m *Module, _ bool) error {
+	if err := m.checkShape(); err != nil {
+		return err
+	}
+	switch m.Bits {
+	case 2, 3, 4, 8:
+	default:
+		return m.errorf("E1502", "use 2, 3, 4 or 8 bits, or compressed-tensors", "gptq has no %d-bit layout", m.Bits)
+	}
+	if m.In*m.Bits%32 != 0 || m.Out*m.Bits%32 != 0 {
+		return m.errorf("E1509", "leave the module out or use compressed-tensors", "shape [%d, %d] at %d bits does not fill 32-bit words", m.Out, m.In, m.Bits)
+	}
+	return nil
+}
+
+func (f gptq) Plan(m *Module) ([]TensorSpec, error) {
+	if err := f.Check(m, true); err != nil {
+		return nil, err
+	}
+	g := m.Groups()
+	specs := m.planBias(nil)
+	return append(specs,
+		TensorSpec{m.Name + ".g_idx", I32, []int{m.In}},
+		TensorSpec{m.Name + ".qweight", I32, []int{m.In * m.Bits / 32, m.Out}},
+		TensorSpec{m.Name + ".qzeros", I32, []int{g, m.Out * m.Bits / 32}},
+		TensorSpec{m.Name + ".scales", F16, []int{g, m.Out}}), nil
+}
+
+// offset is what is added to a true zero to give the stored field.
+func (f gptq) offset() int {
+	if f.v2 {
+		return 0
+	}
+	return -1
+}
+
+func (f gptq) Encode(m *Module) ([]TensorData, error) {
+	specs, err := f.Plan(m)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.checkContent(); err != nil {
+		return nil, err
+	}
+	g := m.Groups()
+	if !f.v2 {
+		for i, z := range m.Zeros {
+			if z == 0 {
+				return nil, m.errorf("E1507", "use gptq_v2, or let the solver search zeros in 1..maxq", "v1 gptq cannot store the zero point 0 of output %d, group %d", i/g, i%g)
+			}
+		}
+	}
+	scales, err := m.encodeScales(F16, true)
+	if err != nil {
+		return nil, err
+	}
+	qweight := make([]byte, m.Out*m.In*m.Bits/8)
+	if packColumns(qweight, m.Codes, m.Out, m.In, uint(m.Bits))>>m.Bits != 0 {
+		return nil, m.badCode()
+	}
+	zeros, line := m.zerosByGroup(f.offset()), m.Out*m.Bits/8
+	qzeros := make([]byte, g*line)
+	for k := range g {
+		packStream(qzeros[k*line:][:line], zeros[k*m.Out:][:m.Out], uint(m.Bits))
+	}
+	gIdx := m.GIdx
+	if gIdx == nil {
+		gIdx = make([]int32, m.In)
+		if g > 1 {
+			for i := range gIdx {
+				gIdx[i] = int32(i / m.GroupSize)
+			}
+		}
+	}
+	return m.assemble(specs, map[string][]byte{"g_idx": putInt32s(gIdx), "qweight": qweight, "qzeros": qzeros, "scales": scales}), nil
+}
+
+func (f gptq) Decode(name string, s Scheme, tensors []TensorData) (*Module, error) {
+	p := splitParts(name, tensors)
+	m := &Module{Name: name, Bits: s.Bits, GroupSize: s.GroupSize, Sym: s.Sym, Bias: p.bias()}
+	qweight, err := p.get("qweight", []int{-1, -1}, I32)
+	if err != nil {
+		return nil, err
+	}
+	if s.Bits < 2 || s.Bits > 8 || qweight.Shape[0]*32%s.Bits != 0 {
+		return nil, m.errorf("E1512", "correct the config", "qweight %v does not hold %d-bit codes", qweight.Shape, s.Bits)
+	}
+	m.In, m.Out = qweight.Shape[0]*32/s.Bits, qweight.Shape[1]
+	if err := f.Check(m, true); err != nil {
+		return nil, err
+	}
+	g := m.Groups()
+	qzeros, err := p.get("qzeros", []int{g, m.Out * m.Bits / 32}, I32)
+	if err != nil {
+		return nil, err
+	}
+	scales, err := p.get("scales", []int{g, m.Out}, F16, BF16, F32)
+	if err != nil {
+		return nil, err
+	}
+	m.ScaleDType, m.Scales = scales.DType, decodeScales(scales, m.Out, g, true)
+	if _, ok := p.by["g_idx"]; ok {
+		t, err := p.get("g_idx", []int{m.In}, I32)
+		if err != nil {
+			return nil, err
+		}
+		gIdx := getInt32s(t.Data)
+		for i, k := range gIdx {
+			if k < 0 { // torch indexing wraps, and so do the kernels
+				gIdx[i] += int32(g)
+			}
+			if gIdx[i] < 0 || int(gIdx[i]) >= g {
+				return nil, m.errorf("E1512", "fetch the file again", "g_idx of column %d is %d, there are %d groups", i, k, g)
+			}
+		}
+		if !NaturalGIdx(gIdx, m.GroupSize) {
+			m.GIdx = gIdx
+		}
+	}
+	m.Codes = make([]uint8, m.Out*m.In)
+	unpackColumns(m.Codes, qweight.Data, m.Out, m.In, uint(m.Bits))
+	zeros, line := make([]uint8, g*m.Out), m.Out*m.Bits/8
+	for k := range g {
+		unpackStream(zeros[k*m.Out:][:m.Out], qzeros.Data[k*line:][:line], uint(m.Bits))
+	}
+	for i := range zeros {
+		// v1 kernels add one after masking, so a stored maxq means maxq+1. It fits a byte except at 8 bits, where no
+		// reader can tell it from 0.
+		zeros[i] -= uint8(f.offset())
+	}
+	m.setZeros(zeros)
+	return m, nil
+}
+
+// slab is the number of outputs packed together: their words of one line fill a cache line or two.
+const slab = 32
+
+// packColumns packs codes [out, in] as words [in·b/32, out] and returns the OR of all codes.
+func packColumns(dst []byte, codes []uint8, out, in int, b uint) (seen uint8) {
+	line := in * int(b) / 8 // bytes of one output's stream
+	scratch := make([]byte, slab*line)
+	for o := 0; o < out; o += slab {
+		n := min(slab, out-o)
+		for k := range n {
+			seen |= packStream(scratch[k*line:][:line], codes[(o+k)*in:][:in], b)
+		}
+		for w := 0; w < line; w += 4 {
+			to := dst[w*out+4*o:][:4*n]
+			for k := range n {
+				binary.LittleEndian.PutUint32(to[4*k:], binary.LittleEndian.Uint32(scratch[k*line+w:]))
+			}
+		}
+	}
+	return seen
+}
+
+// unpackColumns is the inverse of packColumns.
+func unpackColumns(codes []uint8, src []byte, out, in int, b uint) {
+	line := in * int(b) / 8
+	scratch := make([]byte, slab*line)
+	for o := 0; o < out; o += slab {
+		n := min(slab, out-o)
+		for w := 0; w < line; w += 4 {
+			from := src[w*out+4*o:][:4*n]
+			for k := range n {
+				binary.LittleEndian.PutUint32(scratch[k*line+w:], binary.LittleEndian.Uint32(from[4*k:]))
+			}
+		}
+		for k := range n {
+			unpackStream(codes[(o+k)*in:][:in], scratch[k*line:][:line], b)
+		}
+	}
+}
