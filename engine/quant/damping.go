@@ -1,0 +1,166 @@
+package quant
+
+import (
+	"quire/kernels"
+)
+
+const (
+	precisionF32  = "f32"
+	precisionF64  = "f64"
+	precisionNone = "none"
+)
+
+// factorize climbs the ladder: float32 with growing damping, then float64 with the same shares. diag is the diagonal in
+// natural order with dead columns filled in; the off-diagonal of a dead column is zero, so that U has no entry that
+// would carry its error anywhere.
+func (p *Prepared) factorize(pool *kernels.Pool, diag []float32) {
+	if p.o.Parity == ParityGPTQModel {
+		p.factorizeLikeGPTQModel(pool, diag)
+		return
+	}
+	u := make([]float32, p.n*p.n)
+	h := p.permuted(diag)
+	if p.ladder(precisionF32, diag, 0, func(add []float64) *pivot {
+		setDiagonal(h, add, p.n)
+		return inverseFactor(pool, u, h, p.n)
+	}) {
+		p.pack(u)
+		return
+	}
+	if p.o.Parity == ParityCompressedTensors {
+		p.damping.Precision = precisionNone
+		return
+	}
+	h64 := make([]float64, p.n*p.n)
+	for i, v := range h {
+		h64[i] = float64(v)
+	}
+	u64 := make([]float64, p.n*p.n)
+	if p.ladder(precisionF64, diag, 0, func(add []float64) *pivot {
+		for i, v := range add {
+			h64[i*p.n+i] = v
+		}
+		return inverseFactor64(pool, u64, h64, p.n)
+	}) {
+		for i, v := range u64 {
+			u[i] = float32(v)
+		}
+		p.pack(u)
+		return
+	}
+	p.damping.Precision = precisionNone
+}
+
+// ladder tries shares DampPercent, +DampIncrement, … below 1 and records failures. try gets the damped diagonal in
+// visiting order.
+func (p *Prepared) ladder(precision string, diag []float32, floor float64, try func(diagonal []float64) *pivot) bool {
+	damped := make([]float64, p.n)
+	tries := dampingTries
+	if p.o.Parity == ParityGPTQModel {
+		tries = 1 << 20 // bounded by the share
+	}
+	mean := p.damping.Mean
+	if floor > 0 {
+		mean = 0
+		for _, d := range diag {
+			mean += max(float64(d)+floor, floor)
+		}
+		mean /= float64(p.n)
+	}
+	for k := range tries {
+		share := p.o.DampPercent + float64(float64(k)*p.o.DampIncrement)
+		if share >= 1 {
+			return false
+		}
+		add := float64(share * mean)
+		for at := range damped {
+			c := at
+			if p.perm != nil {
+				c = int(p.perm[at])
+			}
+			d := float64(diag[c])
+			if floor > 0 {
+				d = max(d+floor, floor)
+			}
+			damped[at] = d + add
+		}
+		pivot := try(damped)
+		if pivot == nil {
+			p.damping.Share, p.damping.Added, p.damping.Precision = share, add, precision
+			return true
+		}
+		p.damping.Tries = append(p.damping.Tries, DampingTry{Share: share, Floor: floor, Precision: precision, Pivot: pivot.Index, Value: pivot.Value})
+		if p.o.DampIncrement == 0 {
+			return false
+		}
+	}
+	return false
+}
+
+// factorizeLikeGPTQModel is the ladder of reference/gptqmodel.md 1.6: all shares below 1, then the same again on a
+// diagonal raised by 1e-6·max|d|·10^k.
+func (p *Prepared) factorizeLikeGPTQModel(pool *kernels.Pool, diag []float32) {
+	var largest float64
+	for _, d := range diag {
+		largest = max(largest, float64(d))
+	}
+	u := make([]float32, p.n*p.n)
+	h := p.permuted(diag)
+	floor := 0.0
+	for attempt := range 7 {
+		if attempt == 1 {
+			floor = 1e-6 * largest
+		} else if attempt > 1 {
+			floor *= 10
+		}
+		if p.ladder(precisionF32, diag, floor, func(add []float64) *pivot {
+			setDiagonal(h, add, p.n)
+			return inverseFactor(pool, u, h, p.n)
+		}) {
+			p.pack(u)
+			return
+		}
+	}
+	p.damping.Precision = precisionNone
+}
+
+// permuted copies the upper triangle of H in visiting order, with diag on the diagonal.
+func (p *Prepared) permuted(diag []float32) []float32 {
+	n := p.n
+	h := make([]float32, n*n)
+	if p.perm == nil {
+		for i := range n {
+			copy(h[i*n+i:(i+1)*n], p.h.H[i*n+i:(i+1)*n])
+			h[i*n+i] = diag[i]
+		}
+		return h
+	}
+	for i, ci := range p.perm {
+		row := h[i*n : (i+1)*n]
+		row[i] = diag[ci]
+		for j := i + 1; j < n; j++ {
+			a, b := int(ci), int(p.perm[j])
+			if a > b {
+				a, b = b, a
+			}
+			row[j] = p.h.H[a*n+b]
+		}
+	}
+	return h
+}
+
+func setDiagonal(h []float32, diagonal []float64, n int) {
+	for i, v := range diagonal {
+		h[i*n+i] = float32(v)
+	}
+}
+
+// pack stores U for the column loop.
+func (p *Prepared) pack(u []float32) {
+	n := p.n
+	p.diagU = make([]float32, n)
+	for i := range n {
+		p.diagU[i] = u[i*n+i]
+	}
+	p.factor.pack(u, n, p.block)
+}

@@ -1,0 +1,310 @@
+package quant
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"quire/kernels"
+)
+
+// Solve quantizes w [out,in] row-major with the options of Prepare. It returns a *ValueError for a weight that is not
+// finite or a scale that its type cannot hold, and ctx's error if ctx ends first.
+func (p *Prepared) Solve(ctx context.Context, pool *kernels.Pool, w []float32, out int) (*Result, error) {
+	if err := checkWeight(w, out, p.n, p.h.Site); err != nil {
+		return nil, err
+	}
+	if !p.Factored() {
+		return p.withoutFactor(ctx, pool, w, out)
+	}
+	r := newResult(p.o, out, p.n)
+	r.Perm, r.GIdx = slices.Clone(p.perm), slices.Clone(p.gidx)
+	r.Record = p.o.record(MethodGPTQ, out, p.n)
+	p.fillRecord(&r.Record)
+
+	slabs := (out + lanes - 1) / lanes
+	work := make([]*slabWork, pool.Threads())
+	tallies := make([]tally, slabs)
+	pool.Do(slabs, func(worker, task int) {
+		if ctx.Err() != nil {
+			return
+		}
+		if work[worker] == nil {
+			work[worker] = newSlabWork(p)
+		}
+		r0 := task * lanes
+		work[worker].solve(r, w, r0, min(r0+lanes, out), &tallies[task])
+	})
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("solving %s [%d,%d]: %w", p.h.Site, out, p.n, context.Cause(ctx))
+	}
+	var sum tally
+	for i := range tallies {
+		if err := tallies[i].err; err != nil {
+			err.Site = p.h.Site
+			return nil, err
+		}
+		sum.add(&tallies[i])
+	}
+	sum.fill(&r.Record)
+	loss := sum.loss / 2
+	r.Record.Loss = &loss
+	if err := p.account(ctx, pool, r, w); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// withoutFactor rounds to nearest a weight whose statistic could not be factorized or saw no activity.
+func (p *Prepared) withoutFactor(ctx context.Context, pool *kernels.Pool, w []float32, out int) (*Result, error) {
+	r, err := roundToNearest(ctx, pool, w, out, p.n, p.o, p.h.Site, p.o.FallbackGrid, p.perm, p.gidx)
+	if err != nil {
+		return nil, err
+	}
+	r.Record.Asked, r.Record.Reason = MethodGPTQ, ReasonNoFactor
+	if len(p.dead) == p.n {
+		r.Record.Reason = ReasonNoActivity
+	}
+	p.fillRecord(&r.Record)
+	if err := accountError(ctx, pool, r, w, &p.h); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// tally is what a slab adds to the Record.
+type tally struct {
+	loss       float64 // Σ((w−q)/U_ii)² over live columns
+	saturated  int64
+	floored    int64
+	zeroGroups int64
+	err        *ValueError
+}
+
+func (t *tally) add(o *tally) {
+	t.loss += o.loss
+	t.saturated += o.saturated
+	t.floored += o.floored
+	t.zeroGroups += o.zeroGroups
+}
+
+func (t *tally) fill(r *Record) {
+	r.Saturated, r.ScaleFloor, r.ZeroGroups = t.saturated, t.floored, t.zeroGroups
+}
+
+// slabWork is the scratch of one worker: 32 output channels, columns in visiting order.
+type slabWork struct {
+	p     *Prepared
+	grid  *grid
+	slab  []float32 // [n][32] weights after feedback
+	e     []float32 // [block][32] (w−q)/U_ii
+	codes []uint8   // [n][32]
+	dead  []bool    // by position
+
+	groups        int
+	tables        []fitted // [group][32]
+	scale, zero   [lanes]float32
+	deq           [lanes]float32
+	values, extra []float32 // one group of one channel
+	lossLane      [lanes]float64
+}
+
+func newSlabWork(p *Prepared) *slabWork {
+	g := p.o.groupSize(p.n)
+	s := &slabWork{
+		p: p, grid: newGrid(p.o), groups: p.o.Groups(p.n),
+		slab: make([]float32, p.n*lanes), e: make([]float32, p.block*lanes), codes: make([]uint8, p.n*lanes),
+		dead: make([]bool, p.n), values: make([]float32, g), extra: make([]float32, g),
+	}
+	s.tables = make([]fitted, s.groups*lanes)
+	for _, c := range p.dead {
+		at := c
+		if p.inv != nil {
+			at = p.inv[c]
+		}
+		s.dead[at] = true
+	}
+	return s
+}
+
+// solve runs the column loop for channels r0..r1 of w.
+func (s *slabWork) solve(r *Result, w []float32, r0, r1 int, t *tally) {
+	p := s.p
+	s.load(w, r0, r1)
+	s.lossLane = [lanes]float64{}
+	static := p.o.staticGroups()
+	if static {
+		s.fitStatic(w, r0, r1, t)
+	}
+	n := p.n
+	stale := p.o.Parity == ParityGPTQModel
+	group := -1
+	for blk := 0; blk*p.block < n; blk++ {
+		b0 := blk * p.block
+		b1 := min(b0+p.block, n)
+		for i := range b1 - b0 {
+			at := b0 + i
+			newGroup := int(p.position[at]) != group
+			if newGroup && !static && stale {
+				s.fitDynamic(at, r0, r1, t)
+			}
+			if i > 0 {
+				p.factor.column(s.slab, s.e, blk, i)
+			}
+			if newGroup {
+				group = int(p.position[at])
+				if !static && !stale {
+					s.fitDynamic(at, r0, r1, t)
+				}
+				for l := range lanes {
+					f := &s.tables[group*lanes+l]
+					s.scale[l], s.zero[l] = f.scale, f.zero
+				}
+			}
+			s.quantize(at, i)
+		}
+		if b1 < n {
+			p.factor.tail(s.slab, s.e, blk)
+		}
+	}
+	s.store(r, r0, r1, t)
+}
+
+// load gathers w's columns in visiting order. Lanes beyond the last channel are zero.
+func (s *slabWork) load(w []float32, r0, r1 int) {
+	p := s.p
+	zeroDead := p.o.Parity != ""
+	if r1-r0 < lanes {
+		clear(s.slab)
+	}
+	for l := range r1 - r0 {
+		row := w[(r0+l)*p.n : (r0+l+1)*p.n]
+		if p.perm == nil {
+			for c, v := range row {
+				s.slab[c*lanes+l] = v
+			}
+		} else {
+			for at, c := range p.perm {
+				s.slab[at*lanes+l] = row[c]
+			}
+		}
+	}
+	if zeroDead {
+		for at, d := range s.dead {
+			if d {
+				clear(s.slab[at*lanes : (at+1)*lanes])
+			}
+		}
+	}
+}
+
+// fitStatic takes every group's range from the original weights, by the columns' own numbers.
+func (s *slabWork) fitStatic(w []float32, r0, r1 int, t *tally) {
+	p := s.p
+	g := p.o.groupSize(p.n)
+	row := make([]float32, p.n)
+	for l := range r1 - r0 {
+		copy(row, w[(r0+l)*p.n:(r0+l+1)*p.n])
+		if p.o.Parity != "" && p.o.GroupSize != -1 {
+			for _, c := range p.dead {
+				row[c] = 0
+			}
+		}
+		for k := range s.groups {
+			x := row[k*g : min((k+1)*g, p.n)]
+			s.tables[k*lanes+l] = s.grid.fit(x, s.extra)
+			t.note(&s.tables[k*lanes+l], r0+l, k)
+		}
+	}
+}
+
+// fitDynamic takes the range of the group that starts at a position from the slab as it stands.
+func (s *slabWork) fitDynamic(at, r0, r1 int, t *tally) {
+	p := s.p
+	g := p.o.groupSize(p.n)
+	end := min(at+g, p.n)
+	k := int(p.position[at])
+	var lo, hi [lanes]float32
+	for c := at; c < end; c++ {
+		col := s.slab[c*lanes : (c+1)*lanes]
+		for l, v := range col {
+			if v < lo[l] {
+				lo[l] = v
+			}
+			if v > hi[l] {
+				hi[l] = v
+			}
+		}
+	}
+	for l := range r1 - r0 {
+		f := &s.tables[k*lanes+l]
+		*f = fitted{lo: lo[l], hi: hi[l]}
+		x := s.values[:end-at]
+		if s.grid.mse > 0 {
+			for c := range x {
+				x[c] = s.slab[(at+c)*lanes+l]
+			}
+		}
+		s.grid.fitRange(f, x, s.extra)
+		t.note(f, r0+l, k)
+	}
+}
+
+// note counts what is worth counting and finds scales that do not fit their type.
+func (t *tally) note(f *fitted, row, group int) {
+	if f.floored {
+		t.floored++
+	}
+	if f.lo == 0 && f.hi == 0 {
+		t.zeroGroups++
+	}
+	if f.scale-f.scale != 0 && t.err == nil {
+		t.err = &ValueError{What: "scale", Row: row, Col: group, Value: float64(f.hi - f.lo), Err: ErrScaleRange,
+			Remedy: "the group's range does not fit the scale type: use scale_dtype bf16 or f32, or leave the module out"}
+	}
+}
+
+// quantize codes the column at a position; i is its number in the block.
+func (s *slabWork) quantize(at, i int) {
+	p := s.p
+	inv := 1 / p.diagU[at]
+	col := s.slab[at*lanes : (at+1)*lanes]
+	codes := s.codes[at*lanes : (at+1)*lanes]
+	e := s.e[i*lanes : (i+1)*lanes]
+	for l, v := range col {
+		q := s.grid.quantize(v, s.scale[l], s.zero[l])
+		codes[l] = uint8(q)
+		s.deq[l] = float32(s.scale[l] * (q - s.zero[l]))
+		e[l] = (v - s.deq[l]) * inv
+	}
+	if s.dead[at] && p.o.Parity == "" {
+		return
+	}
+	for l, v := range e {
+		s.lossLane[l] += float64(v) * float64(v)
+	}
+}
+
+// store writes codes and tables of channels r0..r1 in natural order.
+func (s *slabWork) store(r *Result, r0, r1 int, t *tally) {
+	p := s.p
+	maxq := uint8(p.o.MaxQ())
+	for l := range r1 - r0 {
+		t.loss += s.lossLane[l]
+		row := r.Codes[(r0+l)*p.n : (r0+l+1)*p.n]
+		for at := range p.n {
+			c := at
+			if p.perm != nil {
+				c = int(p.perm[at])
+			}
+			q := s.codes[at*lanes+l]
+			row[c] = q
+			if q == 0 || q == maxq {
+				t.saturated++
+			}
+		}
+		for k := range s.groups {
+			r.setTable((r0+l)*s.groups+k, &s.tables[k*lanes+l])
+		}
+	}
+}
