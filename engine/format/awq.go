@@ -1,6 +1,10 @@
 package format
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+	"strings"
+)
 
 // awqGEMM is AutoAWQ's "gemm" version: eight outputs a word, nibbles in the order its kernels want, no zero offset.
 type awqGEMM struct{}
@@ -111,11 +115,15 @@ func (f awqGEMM) Decode(name string, s Scheme, tensors []TensorData) (*Module, e
 	return m, nil
 }
 
-// packAWQ packs codes [out, in] as words [in, out/8] and returns the OR of all codes. It walks tiles of 64 inputs by 128
-// outputs: what is read and what is written then stay in the first-level cache.
+// packAWQ packs codes [out, in] as words [in, out/8] and returns the OR of all codes. It works on tiles of 64 inputs by
+// 128 outputs in a buffer of its own: lines of the output lie powers of two apart and would fight for the same cache sets.
 func packAWQ(dst []byte, codes []uint8, out, in int) (seen uint8) {
-	const tileIn, tileOut = 64, 128
+	const (
+		tileIn, tileOut = 64, 128
+		stride          = tileOut/2 + 8
+	)
 	var or uint64
+	var tile [tileIn * stride]byte
 	for i0 := 0; i0 < in; i0 += tileIn {
 		i1 := min(i0+tileIn, in)
 		for o0 := 0; o0 < out; o0 += tileOut {
@@ -128,14 +136,16 @@ func packAWQ(dst []byte, codes []uint8, out, in int) (seen uint8) {
 						or |= lo | hi
 						pair[p] = lo | hi<<4
 					}
-					at := i*out/2 + o/2
-					for k := 0; k < min(8, i1-i); k++ {
+					at := tile[(i-i0)*stride+(o-o0)/2:]
+					for k := range 8 {
 						s := 8 * k & 63
 						w := pair[0]>>s&0xFF | pair[1]>>s&0xFF<<8 | pair[2]>>s&0xFF<<16 | pair[3]>>s&0xFF<<24
-						binary.LittleEndian.PutUint32(dst[at:], uint32(w))
-						at += out / 2
+						binary.LittleEndian.PutUint32(at[k*stride:], uint32(w))
 					}
 				}
+			}
+			for i := i0; i < i1; i++ {
+				copy(dst[(i*out+o0)/2:][:(o1-o0)/2], tile[(i-i0)*stride:])
 			}
 		}
 	}
@@ -167,4 +177,63 @@ func unpackAWQ(codes []uint8, src []byte, out, in int) {
 			}
 		}
 	}
+}
+
+// Config describes an awq checkpoint. zero_point is always true: zero points are really stored, symmetric ones as 8, and
+// loaders such as vLLM take nothing else.
+func (f awqGEMM) Config(s *Summary) (*Config, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	schemes, names := s.groupSchemes()
+	for i := range schemes[1:] {
+		if sc := schemes[i+1]; sc.Bits != schemes[0].Bits || sc.GroupSize != schemes[0].GroupSize {
+			return nil, moduleError(names[i+1][0], "E1516", "use one scheme for all, or another format",
+				"awq has one scheme for a checkpoint, but %s is not %s", sc, schemes[0])
+		}
+	}
+	quantized, allNames := s.quantizedNames()
+	skip, err := awqSkip(s.Left, quantized, allNames)
+	if err != nil {
+		return nil, err
+	}
+	return object{
+		{"quant_method", "awq"},
+		{"bits", schemes[0].Bits},
+		{"group_size", schemes[0].GroupSize},
+		{"zero_point", true},
+		{"version", "gemm"},
+		{"lm_head", s.hasHead()},
+		{"modules_to_not_convert", skip},
+	}.config("quantize_config.json")
+}
+
+// awqSkip lists what was left alone for loaders that look for any entry inside a name.
+func awqSkip(left, quantized, allNames []string) ([]string, error) {
+	hits := func(entry string) string {
+		for _, n := range allNames {
+			if strings.Contains(n, entry) {
+				return n
+			}
+		}
+		return ""
+	}
+	sp := spell(left, quantized)
+	out := append(slices.Clone(sp.modules), sp.fused...)
+	out = append(out, sp.experts...)
+	for _, n := range out {
+		if hit := hits(n); hit != "" {
+			return nil, moduleError(n, "E1513", "use compressed-tensors or gptq", "left alone, but its name is part of the quantized %s", hit)
+		}
+	}
+	for _, p := range sp.parents {
+		if hits(p) == "" && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, CompareNames)
+	if out == nil {
+		out = []string{}
+	}
+	return out, nil
 }

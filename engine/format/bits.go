@@ -31,6 +31,10 @@ func streamBytes(n, b int) int { return (n*b + 31) / 32 * 4 }
 // packStream writes src as a little-endian bit stream of b-bit fields and returns the OR of all fields, whose bits
 // above b tell that some field did not fit. dst has streamBytes(len(src), b) bytes; the padding is zero.
 func packStream(dst []byte, src []uint8, b uint) (seen uint8) {
+	if b == 8 {
+		clear(dst[copy(dst, src):])
+		return 0xFF // every byte is a code
+	}
 	var or uint64
 	n, off, step := len(src)&^7, 0, int(b)
 	i := 0

@@ -60,5 +60,6 @@ func Catalogue() map[string]string {
 		"E1513": "An exclusion cannot be spelled without also excluding a quantized module: this loader compares names by substring. Rename is not possible; use a format whose loader compares whole names (compressed-tensors, gptq).",
 		"E1514": "There is no format of this name. See the error text for the names.",
 		"E1515": "The checkpoint holds no quantized module, so there is no scheme to describe.",
+		"E1516": "awq describes one scheme for a whole checkpoint, but modules have several. Use one scheme for all modules, or compressed-tensors or gptq, which have rules for single modules.",
 	}
 }

@@ -56,12 +56,9 @@ func FusedSets(modules []string) []FusedSet {
 		byName[set].Members = append(byName[set].Members, module)
 	}
 	for _, n := range names {
-		if parent, _, _, ok := SplitExpert(n); ok {
-			add(parent, n, true)
-			continue
-		}
-		if set := fusedName(n); set != "" {
-			add(set, n, false)
+		if set := setName(n); set != "" {
+			_, _, _, expert := SplitExpert(n)
+			add(set, n, expert)
 		}
 	}
 	var sets []FusedSet
@@ -74,8 +71,11 @@ func FusedSets(modules []string) []FusedSet {
 	return sets
 }
 
-// fusedName is the loader's name of the linear that a module becomes part of, "" if it stays alone.
-func fusedName(module string) string {
+// setName is the loader's name of what a module becomes part of, "" if it stays alone.
+func setName(module string) string {
+	if parent, _, _, ok := SplitExpert(module); ok {
+		return parent
+	}
 	parent, leaf := cutLeaf(module)
 	for _, f := range fusedLeaves {
 		if slices.Contains(f.members, leaf) {

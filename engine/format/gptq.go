@@ -77,7 +77,7 @@ func (f gptq) Encode(m *Module) ([]TensorData, error) {
 		return nil, err
 	}
 	qweight := make([]byte, m.Out*m.In*m.Bits/8)
-	if packColumns(qweight, m.Codes, m.Out, m.In, uint(m.Bits))>>m.Bits != 0 {
+	if int(packColumns(qweight, m.Codes, m.Out, m.In, uint(m.Bits))) > m.MaxQ() {
 		return nil, m.badCode()
 	}
 	zeros, line := m.zerosByGroup(f.offset()), m.Out*m.Bits/8
@@ -160,16 +160,17 @@ const slab = 32
 // packColumns packs codes [out, in] as words [in·b/32, out] and returns the OR of all codes.
 func packColumns(dst []byte, codes []uint8, out, in int, b uint) (seen uint8) {
 	line := in * int(b) / 8 // bytes of one output's stream
-	scratch := make([]byte, slab*line)
+	stride := line + 64     // a line at a power of two from the next would fall into the same cache sets
+	scratch := make([]byte, slab*stride)
 	for o := 0; o < out; o += slab {
 		n := min(slab, out-o)
 		for k := range n {
-			seen |= packStream(scratch[k*line:][:line], codes[(o+k)*in:][:in], b)
+			seen |= packStream(scratch[k*stride:][:line], codes[(o+k)*in:][:in], b)
 		}
 		for w := 0; w < line; w += 4 {
 			to := dst[w*out+4*o:][:4*n]
 			for k := range n {
-				binary.LittleEndian.PutUint32(to[4*k:], binary.LittleEndian.Uint32(scratch[k*line+w:]))
+				binary.LittleEndian.PutUint32(to[4*k:], binary.LittleEndian.Uint32(scratch[k*stride+w:]))
 			}
 		}
 	}
