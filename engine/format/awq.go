@@ -130,18 +130,30 @@ func packAWQ(dst []byte, codes []uint8, out, in int) (seen uint8) {
 			o1 := min(o0+tileOut, out)
 			for o := o0; o < o1; o += 8 {
 				for i := i0; i < i1; i += 8 {
-					var pair [4]uint64 // byte k of pair p: nibbles 2p and 2p+1 of input i+k
-					for p := range pair {
-						lo, hi := load8(codes, (o+awqOrder[2*p])*in, i, in), load8(codes, (o+awqOrder[2*p+1])*in, i, in)
-						or |= lo | hi
-						pair[p] = lo | hi<<4
+					// Byte k of pair p holds nibbles 2p and 2p+1 of input i+k.
+					var pair [4]uint64
+					if i+8 <= in {
+						for p := range pair {
+							lo := binary.LittleEndian.Uint64(codes[(o+awqOrder[2*p])*in+i:])
+							hi := binary.LittleEndian.Uint64(codes[(o+awqOrder[2*p+1])*in+i:])
+							or |= lo | hi
+							pair[p] = lo | hi<<4
+						}
+					} else {
+						for p := range pair {
+							lo, hi := lastCodes(codes, (o+awqOrder[2*p])*in, i, in), lastCodes(codes, (o+awqOrder[2*p+1])*in, i, in)
+							or |= lo | hi
+							pair[p] = lo | hi<<4
+						}
 					}
-					at := tile[(i-i0)*stride+(o-o0)/2:]
-					for k := range 8 {
-						s := 8 * k & 63
-						w := pair[0]>>s&0xFF | pair[1]>>s&0xFF<<8 | pair[2]>>s&0xFF<<16 | pair[3]>>s&0xFF<<24
-						binary.LittleEndian.PutUint32(at[k*stride:], uint32(w))
-					}
+					// Transpose 4×8 bytes: bytes of two pairs into 16-bit lanes, those of four into 32-bit lanes.
+					e01, o01 := pair[0]&bytes16|pair[1]&bytes16<<8, pair[0]>>8&bytes16|pair[1]&^bytes16
+					e23, o23 := pair[2]&bytes16|pair[3]&bytes16<<8, pair[2]>>8&bytes16|pair[3]&^bytes16
+					at := tile[(i-i0)*stride+(o-o0)/2:][:7*stride+4]
+					putTwo(at[0*stride:], at[4*stride:], e01&words32|e23&words32<<16)
+					putTwo(at[1*stride:], at[5*stride:], o01&words32|o23&words32<<16)
+					putTwo(at[2*stride:], at[6*stride:], e01>>16&words32|e23&^words32)
+					putTwo(at[3*stride:], at[7*stride:], o01>>16&words32|o23&^words32)
 				}
 			}
 			for i := i0; i < i1; i++ {
@@ -154,11 +166,14 @@ func packAWQ(dst []byte, codes []uint8, out, in int) (seen uint8) {
 	return uint8(or | or>>8)
 }
 
-// load8 reads eight codes of a row from column i; those past the end are zero.
-func load8(codes []uint8, row, i, in int) uint64 {
-	if i+8 <= in {
-		return binary.LittleEndian.Uint64(codes[row+i:])
-	}
+// putTwo stores the low and the high half of x.
+func putTwo(low, high []byte, x uint64) {
+	binary.LittleEndian.PutUint32(low, uint32(x))
+	binary.LittleEndian.PutUint32(high, uint32(x>>32))
+}
+
+// lastCodes reads the codes of a row from column i, fewer than eight.
+func lastCodes(codes []uint8, row, i, in int) uint64 {
 	var last [8]byte
 	copy(last[:], codes[row+i:row+in])
 	return binary.LittleEndian.Uint64(last[:])

@@ -154,10 +154,10 @@ func (f gptq) Decode(name string, s Scheme, tensors []TensorData) (*Module, erro
 	return m, nil
 }
 
-// slab is the number of outputs packed together: their words of one line fill a cache line or two.
-const slab = 32
+// slab is the number of outputs packed together, so that a line of the result is written in runs of 4·slab bytes.
+const slab = 64
 
-// packColumns packs codes [out, in] as words [in·b/32, out] and returns the OR of all codes.
+// packColumns packs codes [out, in] as words [in·b/32, out] and returns the OR of all codes. out is even.
 func packColumns(dst []byte, codes []uint8, out, in int, b uint) (seen uint8) {
 	line := in * int(b) / 8 // bytes of one output's stream
 	stride := line + 64     // a line at a power of two from the next would fall into the same cache sets
@@ -167,7 +167,18 @@ func packColumns(dst []byte, codes []uint8, out, in int, b uint) (seen uint8) {
 		for k := range n {
 			seen |= packStream(scratch[k*stride:][:line], codes[(o+k)*in:][:in], b)
 		}
-		for w := 0; w < line; w += 4 {
+		w := 0
+		for ; w+8 <= line; w += 8 { // two words of two outputs at a time
+			even, odd := dst[w*out+4*o:][:4*n], dst[(w+4)*out+4*o:][:4*n]
+			at := w
+			for k := 0; k+8 <= len(even) && k+8 <= len(odd); k += 8 {
+				x, y := binary.LittleEndian.Uint64(scratch[at:]), binary.LittleEndian.Uint64(scratch[at+stride:])
+				binary.LittleEndian.PutUint64(even[k:], x&0xFFFFFFFF|y<<32)
+				binary.LittleEndian.PutUint64(odd[k:], x>>32|y&^0xFFFFFFFF)
+				at += 2 * stride
+			}
+		}
+		if w < line {
 			to := dst[w*out+4*o:][:4*n]
 			for k := range n {
 				binary.LittleEndian.PutUint32(to[4*k:], binary.LittleEndian.Uint32(scratch[k*stride+w:]))
@@ -180,17 +191,18 @@ func packColumns(dst []byte, codes []uint8, out, in int, b uint) (seen uint8) {
 // unpackColumns is the inverse of packColumns.
 func unpackColumns(codes []uint8, src []byte, out, in int, b uint) {
 	line := in * int(b) / 8
-	scratch := make([]byte, slab*line)
+	stride := line + 64
+	scratch := make([]byte, slab*stride)
 	for o := 0; o < out; o += slab {
 		n := min(slab, out-o)
 		for w := 0; w < line; w += 4 {
 			from := src[w*out+4*o:][:4*n]
 			for k := range n {
-				binary.LittleEndian.PutUint32(scratch[k*line+w:], binary.LittleEndian.Uint32(from[4*k:]))
+				binary.LittleEndian.PutUint32(scratch[k*stride+w:], binary.LittleEndian.Uint32(from[4*k:]))
 			}
 		}
 		for k := range n {
-			unpackStream(codes[(o+k)*in:][:in], scratch[k*line:][:line], b)
+			unpackStream(codes[(o+k)*in:][:in], scratch[k*stride:][:line], b)
 		}
 	}
 }
