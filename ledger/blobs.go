@@ -1,0 +1,473 @@
+package ledger
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sync/semaphore"
+)
+
+// blobRequest is one part of a payload: up to eight chunks, and the header when it is the last.
+type blobRequest struct {
+	seg     *segment
+	ordinal uint64
+	first   uint32 // index of the first chunk
+	chunks  [][]byte
+	header  []byte // nil unless this part completes the payload
+	weight  int64
+	done    chan struct{}
+	err     error
+
+	seal bool // close the segment's handle instead
+}
+
+func (r *blobRequest) size() int64 {
+	var n int64
+	for _, c := range r.chunks {
+		n += int64(len(c))
+	}
+	return n
+}
+
+// blobWriter owns the segment files. It is apart from the event writer so that no decision waits behind a capture.
+type blobWriter struct {
+	l   *Ledger
+	ch  chan *blobRequest
+	sem *semaphore.Weighted
+	wg  sync.WaitGroup
+
+	mu     sync.RWMutex
+	closed bool
+}
+
+func (w *blobWriter) start() {
+	w.wg.Add(1)
+	go w.run()
+}
+
+func (w *blobWriter) acquire(ctx context.Context, weight int64) error {
+	if w.sem.TryAcquire(weight) {
+		return nil
+	}
+	stop := w.l.stats.wait()
+	defer stop()
+	if err := w.sem.Acquire(ctx, weight); err != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// submit queues a part; once it succeeds the part will be answered.
+func (w *blobWriter) submit(ctx context.Context, r *blobRequest) error {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if w.closed {
+		return ErrClosed
+	}
+	select {
+	case w.ch <- r:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// drop gives back what a part holds.
+func (w *blobWriter) drop(r *blobRequest) {
+	for _, c := range r.chunks {
+		w.l.buffers.put(c)
+	}
+	r.chunks = nil
+	if r.weight > 0 {
+		w.sem.Release(r.weight)
+		r.weight = 0
+	}
+}
+
+func (w *blobWriter) stop() {
+	w.mu.Lock()
+	if !w.closed {
+		w.closed = true
+		close(w.ch)
+	}
+	w.mu.Unlock()
+	w.wg.Wait()
+}
+
+func (w *blobWriter) run() {
+	defer w.wg.Done()
+	var held *blobRequest // taken from the queue, for the next group
+	for {
+		first := held
+		held = nil
+		if first == nil {
+			r, ok := <-w.ch
+			if !ok {
+				return
+			}
+			first = r
+		}
+		if first.seal {
+			first.err = w.close(first.seg)
+			close(first.done)
+			continue
+		}
+		group, size := []*blobRequest{first}, first.size()
+	drain:
+		for size < w.l.opts.TransactionBytes && len(group) < 1024 {
+			select {
+			case r, ok := <-w.ch:
+				if !ok {
+					break drain
+				}
+				if r.seal || r.seg != first.seg || size+r.size() > w.l.opts.TransactionBytes {
+					held = r
+					break drain
+				}
+				group = append(group, r)
+				size += r.size()
+			default:
+				break drain
+			}
+		}
+		err := w.commit(first.seg, group)
+		for _, r := range group {
+			r.err = err
+			w.drop(r)
+			close(r.done)
+		}
+	}
+}
+
+// commit writes a group of parts of one segment in one transaction.
+func (w *blobWriter) commit(seg *segment, group []*blobRequest) error {
+	if err := w.l.usable(); err != nil {
+		return err
+	}
+	if seg.failed != nil {
+		return seg.failed
+	}
+	name := seg.rec.file()
+	if seg.db == nil {
+		db, err := openBolt(seg.path, name, bolt.Options{NoFreelistSync: true, InitialMmapSize: int(w.l.opts.SegmentBytes + 256<<20)})
+		if err != nil {
+			return w.fail(seg, group, err)
+		}
+		db.AllocSize = 64 << 20
+		seg.mu.Lock()
+		seg.db = db
+		seg.mu.Unlock()
+	}
+	committing := false
+	err := guarded(name, func() error {
+		tx, err := seg.db.Begin(true)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if !committing {
+				_ = tx.Rollback()
+			}
+		}()
+		parts, headers := tx.Bucket(bucketParts), tx.Bucket(bucketHeaders)
+		parts.FillPercent, headers.FillPercent = 1, 1
+		for _, r := range group {
+			if len(r.chunks) > 0 {
+				b, err := parts.CreateBucket(partKey(r.ordinal, r.first/chunksPerPart))
+				if err != nil {
+					return err
+				}
+				b.FillPercent = 1
+				for i, c := range r.chunks {
+					if err := b.Put(indexKey(r.first+uint32(i)), c); err != nil {
+						return err
+					}
+				}
+			}
+			if r.header != nil {
+				if err := headers.Put(seqKey(r.ordinal), r.header); err != nil {
+					return err
+				}
+			}
+		}
+		failpoint("put.before-commit")
+		committing = true
+		return tx.Commit()
+	})
+	if err != nil {
+		return w.fail(seg, group, err)
+	}
+	failpoint("put.committed")
+	return nil
+}
+
+// fail turns a failed write into what callers should see. A full disk leaves the segment usable; after anything else the
+// segment takes no more, and neither does the ledger.
+func (w *blobWriter) fail(seg *segment, group []*blobRequest, err error) error {
+	if isFull(err) {
+		var n int64 = 1 << 20
+		for _, r := range group {
+			n += r.size()
+		}
+		err = w.l.fullError(n, err)
+		w.l.setFull(err)
+		return err
+	}
+	seg.failed = poisoned(fmt.Errorf("%s: %w", seg.rec.file(), err))
+	w.l.poison(err)
+	return seg.failed
+}
+
+func (w *blobWriter) close(seg *segment) error {
+	seg.mu.Lock()
+	db := seg.db
+	seg.db = nil
+	seg.mu.Unlock()
+	if db == nil {
+		return nil
+	}
+	return guarded(seg.rec.file(), db.Close)
+}
+
+// handle closes a segment's write handle, in order with the parts submitted before.
+func (w *blobWriter) closeSegment(ctx context.Context, seg *segment) error {
+	r := &blobRequest{seg: seg, seal: true, done: make(chan struct{})}
+	if err := w.submit(ctx, r); err != nil {
+		return err
+	}
+	<-r.done
+	return r.err
+}
+
+// buffers recycles chunk buffers.
+type buffers struct {
+	pool sync.Pool
+	size int
+}
+
+func (b *buffers) get() []byte {
+	if p, ok := b.pool.Get().(*[]byte); ok {
+		return (*p)[:0]
+	}
+	return make([]byte, 0, b.size)
+}
+
+func (b *buffers) put(p []byte) {
+	if cap(p) >= b.size && cap(p) <= b.size+b.size/4+4096 {
+		p = p[:0]
+		b.pool.Put(&p)
+	}
+}
+
+// segmentSet knows every segment of the ledger by id, and the open one of each class and key.
+type segmentSet struct {
+	l *Ledger
+
+	mu      sync.Mutex
+	byID    map[uint32]*segment
+	current map[string]*segment
+	making  claims
+	last    uint32 // greatest id
+}
+
+func segmentName(c Class, key string) string { return string(c) + "/" + key }
+
+func (s *segmentSet) get(id uint32) *segment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byID[id]
+}
+
+func (s *segmentSet) owns(seg *segment) bool {
+	if seg == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byID[seg.rec.ID] == seg && !seg.rec.gone()
+}
+
+// of gives the segments of a class and key that still exist, oldest first.
+func (s *segmentSet) of(class Class, key string) []*segment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []*segment
+	for id := uint32(1); id <= s.last; id++ {
+		if g := s.byID[id]; g != nil && g.rec.Class == class && g.rec.Key == key && !g.rec.gone() {
+			list = append(list, g)
+		}
+	}
+	return list
+}
+
+// begin gives the segment into which a payload goes, and the payload's number in it.
+func (s *segmentSet) begin(ctx context.Context, class Class, key string) (*segment, uint64, error) {
+	name := segmentName(class, key)
+	for {
+		s.mu.Lock()
+		seg := s.current[name]
+		s.mu.Unlock()
+		if seg != nil && !s.full(seg) {
+			if n, ok := seg.take(); ok {
+				return seg, n, nil
+			}
+		}
+		if err := s.roll(ctx, class, key, seg); err != nil {
+			return nil, 0, err
+		}
+	}
+}
+
+func (s *segmentSet) full(seg *segment) bool {
+	seg.mu.Lock()
+	defer seg.mu.Unlock()
+	return seg.bytes >= s.l.opts.SegmentBytes
+}
+
+// take claims the next ordinal, unless the segment is no longer open.
+func (g *segment) take() (uint64, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.rec.State != segOpen {
+		return 0, false
+	}
+	n := g.next
+	g.next++
+	g.pending[n] = struct{}{}
+	return n, true
+}
+
+// roll makes a new segment for a class and key after old, which may be nil.
+func (s *segmentSet) roll(ctx context.Context, class Class, key string, old *segment) error {
+	release, err := s.making.acquire(ctx, segmentName(class, key))
+	if err != nil {
+		return err
+	}
+	defer release()
+	s.mu.Lock()
+	cur := s.current[segmentName(class, key)]
+	s.mu.Unlock()
+	if cur != old {
+		return nil // another caller made it
+	}
+	if old != nil && old.rec.State == segOpen {
+		failpoint("segment.rolled")
+		if err := s.seal(ctx, old); err != nil {
+			return err
+		}
+	}
+	roll := 0
+	s.mu.Lock()
+	for _, g := range s.byID {
+		if g.rec.Class == class && g.rec.Key == key {
+			roll = max(roll, g.rec.Roll)
+		}
+	}
+	s.mu.Unlock()
+	rec := segmentRecord{Class: class, Key: key, Roll: roll + 1, State: segOpen}
+	if err := createSegmentFile(s.l.dir, s.l.run, rec); err != nil {
+		if isFull(err) {
+			err = s.l.fullError(64<<10, err)
+			s.l.setFull(err)
+		}
+		return err
+	}
+	_, err = s.l.do(ctx, func(tx *bolt.Tx) error {
+		b := tx.Bucket(bucketSegments)
+		rec.ID = 1
+		if k, _ := b.Cursor().Last(); k != nil {
+			rec.ID = binary.BigEndian.Uint32(k) + 1
+		}
+		return b.Put(indexKey(rec.ID), rec.encode())
+	}, nil)
+	if err != nil {
+		return err
+	}
+	failpoint("segment.registered")
+	seg := s.l.newSegment(rec)
+	s.mu.Lock()
+	s.byID[rec.ID] = seg
+	s.last = max(s.last, rec.ID)
+	s.current[segmentName(class, key)] = seg
+	s.mu.Unlock()
+	return nil
+}
+
+func (l *Ledger) newSegment(rec segmentRecord) *segment {
+	return &segment{rec: rec, path: l.path(rec.file()), pending: map[uint64]struct{}{}, next: 1}
+}
+
+// setState records a segment's state durably, then in memory.
+func (s *segmentSet) setState(ctx context.Context, seg *segment, change func(*segmentRecord), events ...Event) error {
+	rec := seg.rec
+	change(&rec)
+	_, err := s.l.do(ctx, func(tx *bolt.Tx) error {
+		return tx.Bucket(bucketSegments).Put(indexKey(rec.ID), rec.encode())
+	}, func() {
+		s.mu.Lock()
+		seg.mu.Lock()
+		seg.rec = rec
+		seg.mu.Unlock()
+		if rec.State != segOpen && s.current[segmentName(rec.Class, rec.Key)] == seg {
+			delete(s.current, segmentName(rec.Class, rec.Key))
+		}
+		s.mu.Unlock()
+	}, events...)
+	return err
+}
+
+// seal ends writing to a segment.
+func (s *segmentSet) seal(ctx context.Context, seg *segment) error {
+	seg.mu.Lock()
+	if seg.rec.State != segOpen {
+		seg.mu.Unlock()
+		return nil
+	}
+	raw := seg.bytes
+	seg.mu.Unlock()
+	if err := s.l.blobs.closeSegment(ctx, seg); err != nil {
+		return err
+	}
+	size, txid, err := sealedFacts(seg.path, seg.rec.file())
+	if err != nil {
+		return err
+	}
+	err = s.setState(ctx, seg, func(r *segmentRecord) { r.State, r.Size, r.TxID, r.Bytes = segSealed, size, txid, raw })
+	failpoint("segment.sealed")
+	return err
+}
+
+// Seal ends writing to the segments of a class and key: they are read-only from now on, and a further Put starts a new
+// file. Payloads that are being put must be finished.
+func (l *Ledger) Seal(ctx context.Context, class Class, segmentKey string) error {
+	for _, g := range l.segments.of(class, segmentKey) {
+		if err := l.segments.seal(ctx, g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// closeFiles closes every handle.
+func (s *segmentSet) closeFiles() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, g := range s.byID {
+		g.mu.Lock()
+		if g.db != nil {
+			errs = append(errs, guarded(g.rec.file(), g.db.Close))
+			g.db = nil
+		}
+		if g.file != nil {
+			errs = append(errs, g.file.Close())
+			g.file = nil
+		}
+		g.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,6 @@
+package ledger
+
+type server struct{}
+
+func startServer(*Ledger) (*server, error) { return nil, nil }
+func (*server) close()                     {}

@@ -1,0 +1,482 @@
+package ledger
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/mod/sumdb/tlog"
+	"golang.org/x/sync/semaphore"
+)
+
+// The buckets of ledger.db. Everything but ev, pl, loc and seg can be rebuilt from them.
+var (
+	bucketMeta      = []byte("meta") // `format` u32, `run` 16 B
+	bucketEvents    = []byte("ev")   // seq u64 BE -> envelope; never changed
+	bucketKeys      = []byte("ix")   // natural key -> seq u64 BE
+	bucketLocations = []byte("loc")  // seq ‖ payload index u16 BE -> location; the only record that changes
+	bucketInline    = []byte("pl")   // seq ‖ payload index -> inline payload, crc32c
+	bucketOwners    = []byte("so")   // segment u32 BE ‖ ordinal u64 BE ‖ seq ‖ payload index -> nothing: who needs a segment
+	bucketHashes    = []byte("mk")   // block u64 BE -> Merkle hashes
+	bucketSegments  = []byte("seg")  // segment u32 BE -> segmentRecord
+	bucketHead      = []byte("head") // `h` -> seq, hash, root, time, crc32c
+
+	databaseBuckets = [][]byte{bucketMeta, bucketEvents, bucketKeys, bucketLocations, bucketInline, bucketOwners, bucketHashes, bucketSegments, bucketHead}
+
+	headKey   = []byte("h")
+	formatKey = []byte("format")
+	runKey    = []byte("run")
+)
+
+const (
+	databaseName   = "ledger.db"
+	databaseFormat = 1
+
+	maxGroupEvents = 8192
+	maxGroupBytes  = 8 << 20
+	queueLength    = 16384
+)
+
+// Future is the answer to come of an append.
+type Future struct {
+	done   chan struct{}
+	events []Event
+	err    error
+}
+
+// Done is closed when the events are durable or have failed.
+func (f *Future) Done() <-chan struct{} { return f.done }
+
+// Wait gives the first event once it is durable. When ctx ends first the append goes on, unanswered.
+func (f *Future) Wait(ctx context.Context) (Event, error) {
+	all, err := f.All(ctx)
+	if err != nil || len(all) == 0 {
+		return Event{}, err
+	}
+	return all[0], nil
+}
+
+// All gives the events of an AppendAll once they are durable: the new ones, and old ones where a key already had the
+// same content.
+func (f *Future) All(ctx context.Context) ([]Event, error) {
+	select {
+	case <-f.done:
+		return f.events, f.err
+	default:
+	}
+	select {
+	case <-f.done:
+		return f.events, f.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func failed(err error) *Future {
+	f := &Future{done: make(chan struct{}), err: err}
+	close(f.done)
+	return f
+}
+
+// item is one event on its way.
+type item struct {
+	ev  Event
+	buf []byte // envelope, sealed by the writer
+	old bool   // the key already had this content
+}
+
+// request is what the writer does in one piece: events, or an operation of the ledger itself on its own tables.
+type request struct {
+	items   []item
+	op      func(tx *bolt.Tx) error // runs alone in its transaction, before the items
+	after   func()                  // runs once durable, before the future is answered
+	barrier bool                    // sync HEAD before answering
+	closing bool                    // last request: mark HEAD closed
+	weight  int64
+	fut     *Future
+	failErr error
+}
+
+// eventWriter owns ledger.db and HEAD.
+type eventWriter struct {
+	l   *Ledger
+	ch  chan *request
+	sem *semaphore.Weighted
+	wg  sync.WaitGroup
+
+	headFile *headFile
+	head     Head
+	tree     frontier
+	hashes   hashAppender
+	lastSync time.Time
+}
+
+func (w *eventWriter) start() {
+	w.wg.Add(1)
+	go w.run()
+}
+
+func (w *eventWriter) run() {
+	defer w.wg.Done()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		var batch []*request
+		select {
+		case r, ok := <-w.ch:
+			if !ok {
+				return
+			}
+			batch = append(batch, r)
+		case <-tick.C:
+			w.syncHead()
+			continue
+		}
+		events, size := len(batch[0].items), batch[0].weight
+	drain:
+		for batch[0].op == nil && events < maxGroupEvents && size < maxGroupBytes {
+			select {
+			case r, ok := <-w.ch:
+				if !ok {
+					break drain
+				}
+				if r.op != nil { // alone: commit what is there, then it
+					w.commit(batch)
+					batch = []*request{r}
+					break drain
+				}
+				batch = append(batch, r)
+				events += len(r.items)
+				size += r.weight
+			default:
+				break drain
+			}
+		}
+		w.commit(batch)
+		if w.l.opts.Now().Sub(w.lastSync) >= time.Second {
+			w.syncHead()
+		}
+	}
+}
+
+func (w *eventWriter) syncHead() {
+	w.lastSync = w.l.opts.Now()
+	if err := w.headFile.sync(); err != nil {
+		w.l.opts.Log.Error("HEAD could not be synced", "err", err)
+	}
+}
+
+// commit makes a batch durable and answers it.
+func (w *eventWriter) commit(batch []*request) {
+	start := time.Now()
+	if err := w.l.usable(); err != nil {
+		w.answer(batch, err)
+		return
+	}
+	changed := false
+	for _, r := range batch {
+		if r.op != nil || len(r.items) > 0 {
+			changed = true
+		}
+	}
+	if changed {
+		err := w.transact(batch)
+		if err != nil && isFull(err) && w.l.releaseReserve() {
+			w.l.opts.Log.Warn("the disk is full: the reserve was given back", "err", err)
+			w.l.setFull(w.l.fullError(batchWeight(batch), err))
+			err = w.transact(batch)
+		}
+		if err != nil {
+			if isFull(err) {
+				err = w.l.fullError(batchWeight(batch), err)
+				w.l.setFull(err)
+			} else if !errors.Is(err, errRefused) {
+				w.l.poison(err)
+				err = poisoned(err)
+			}
+			w.answer(batch, err)
+			return
+		}
+		if err := w.headFile.write(w.head, batch[len(batch)-1].closing); err != nil {
+			w.l.opts.Log.Error("HEAD could not be written", "err", err)
+		}
+		h := w.head
+		w.l.publish(&h, batch, time.Since(start))
+	}
+	for _, r := range batch {
+		if r.barrier {
+			w.syncHead()
+			break
+		}
+	}
+	w.answer(batch, nil)
+}
+
+func batchWeight(batch []*request) int64 {
+	n := int64(64 << 10)
+	for _, r := range batch {
+		n += r.weight
+	}
+	return n
+}
+
+func (w *eventWriter) answer(batch []*request, err error) {
+	for _, r := range batch {
+		e := err
+		if r.failErr != nil {
+			e = r.failErr
+		}
+		if e == nil && r.after != nil {
+			r.after()
+		}
+		r.fut.err = e
+		if e == nil && len(r.items) > 0 {
+			r.fut.events = make([]Event, len(r.items))
+			for i := range r.items {
+				r.fut.events[i] = r.items[i].ev
+			}
+		}
+		if r.weight > 0 {
+			w.sem.Release(r.weight)
+		}
+		close(r.fut.done)
+	}
+}
+
+// errRefused marks an operation that failed by its own rules: rolled back, the handle is sound.
+var errRefused = errors.New("ledger: refused")
+
+type refusal struct{ error }
+
+func (r refusal) Is(t error) bool { return t == errRefused }
+func (r refusal) Unwrap() error   { return r.error }
+
+// transact applies a batch in one transaction. After an error the writer's state is as before.
+func (w *eventWriter) transact(batch []*request) error {
+	head, tree, hashes := w.head, w.tree, w.hashes
+	committing := false
+	err := guarded(databaseName, func() error {
+		tx, err := w.l.db.Begin(true)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if !committing {
+				_ = tx.Rollback()
+			}
+		}()
+		t := newTables(tx)
+		now := w.l.opts.Now()
+		for _, r := range batch {
+			r.failErr = nil
+			if r.op != nil {
+				if err := r.op(tx); err != nil {
+					return refusal{err}
+				}
+			}
+			if err := w.precheck(t, r); err != nil {
+				if r.op != nil {
+					return refusal{err}
+				}
+				r.failErr = err
+				continue
+			}
+			for i := range r.items {
+				if !r.items[i].old {
+					if err := w.apply(t, &r.items[i], now); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		if w.head.Seq != head.Seq {
+			if err := w.hashes.flush(t.putHashes); err != nil {
+				return err
+			}
+			w.head.Root = w.tree.root()
+			if err := t.head.Put(headKey, encodeHeadRecord(w.head)); err != nil {
+				return err
+			}
+		}
+		failpoint("append.before-commit")
+		committing = true
+		return tx.Commit()
+	})
+	if err != nil {
+		w.head, w.tree, w.hashes = head, tree, hashes
+		if committing && isFull(err) {
+			if err2 := w.confirmHead(); err2 != nil {
+				return err2
+			}
+		}
+		return err
+	}
+	failpoint("append.committed")
+	return nil
+}
+
+// confirmHead re-reads the head after a commit that ran out of space: if it is not what it was before, the failed
+// transaction is half visible and the handle must not be used.
+func (w *eventWriter) confirmHead() error {
+	return guarded(databaseName, func() error {
+		return w.l.db.View(func(tx *bolt.Tx) error {
+			h, err := decodeHeadRecord(tx.Bucket(bucketHead).Get(headKey))
+			if err != nil {
+				return err
+			}
+			if h.Seq != w.head.Seq || h.Hash != w.head.Hash {
+				return fmt.Errorf("a commit that ran out of space left event %d behind, %d expected", h.Seq, w.head.Seq)
+			}
+			return nil
+		})
+	})
+}
+
+func isFull(err error) bool { return isDiskFull(err) || errors.Is(err, berrors.ErrMaxSizeReached) }
+
+// tables are the buckets of a transaction.
+type tables struct {
+	events, keys, locations, inline, owners, hashes, segments, head *bolt.Bucket
+}
+
+func newTables(tx *bolt.Tx) *tables {
+	t := &tables{tx.Bucket(bucketEvents), tx.Bucket(bucketKeys), tx.Bucket(bucketLocations), tx.Bucket(bucketInline),
+		tx.Bucket(bucketOwners), tx.Bucket(bucketHashes), tx.Bucket(bucketSegments), tx.Bucket(bucketHead)}
+	t.events.FillPercent = 1
+	t.locations.FillPercent = 1
+	t.hashes.FillPercent = 1
+	t.keys.FillPercent = 0.9
+	return t
+}
+
+func (t *tables) putHashes(block uint64, b []byte) error { return t.hashes.Put(seqKey(block), b) }
+
+// precheck finds out which of a request's keys exist, and whether the others may be written.
+func (w *eventWriter) precheck(t *tables, r *request) error {
+	for i := range r.items {
+		it := &r.items[i]
+		it.old = false
+		e := &it.ev
+		for j := range e.Payloads {
+			if ref := e.Payloads[j].Ref; ref != nil && ref.seg != nil && !ref.valid(w.l) {
+				return usage("event %s %q: payload %s was put into another ledger or into a segment that was retired", e.Type, e.Key, e.Payloads[j].Role)
+			}
+		}
+		if e.Key == "" {
+			continue
+		}
+		for j := range i {
+			if r.items[j].ev.Key == e.Key {
+				return usage("key %q twice in one append", e.Key)
+			}
+		}
+		at := t.keys.Get([]byte(e.Key))
+		if at == nil {
+			continue
+		}
+		old, err := decodeEnvelope(t.events.Get(at))
+		if err != nil {
+			return &DamageError{File: databaseName, Seq: binary.BigEndian.Uint64(at), Key: e.Key, Chunk: -1, What: "envelope", Inner: err}
+		}
+		if field := old.differs(e); field != "" {
+			return &DivergenceError{Key: e.Key, Field: field, Seq: old.Seq, Old: old.Digest(), New: e.Digest()}
+		}
+		for j := range e.Payloads { // what was put again for it is an orphan now
+			if ref := e.Payloads[j].Ref; ref != nil {
+				ref.named()
+			}
+		}
+		it.ev, it.old = old, true
+	}
+	return nil
+}
+
+// locationKey is seq ‖ payload index.
+func locationKey(seq uint64, i int) []byte {
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, 10), seq)
+	return binary.BigEndian.AppendUint16(b, uint16(i))
+}
+
+// ownerKey is segment ‖ ordinal ‖ location key.
+func ownerKey(l Location, at []byte) []byte {
+	b := binary.BigEndian.AppendUint32(make([]byte, 0, 22), l.SegmentID)
+	b = binary.BigEndian.AppendUint64(b, l.Ordinal)
+	return append(b, at...)
+}
+
+// apply writes one new event.
+func (w *eventWriter) apply(t *tables, it *item, now time.Time) error {
+	e := &it.ev
+	e.Seq, e.Prev = w.head.Seq+1, w.head.Hash
+	e.Time = now.UTC().Round(0)
+	buf, hash := sealEnvelope(bytes.Clone(it.buf), e.Seq, e.Time, e.Prev)
+	e.Hash = hash
+	at := seqKey(e.Seq)
+	if err := t.events.Put(at, buf); err != nil {
+		return err
+	}
+	if e.Key != "" {
+		if err := t.keys.Put([]byte(e.Key), at); err != nil {
+			return err
+		}
+	}
+	for i := range e.Payloads {
+		p := &e.Payloads[i]
+		loc := Location{Kind: KindNone}
+		switch {
+		case p.Inline != nil:
+			loc.Kind = KindInline
+			v := append(bytes.Clone(p.Inline), 0, 0, 0, 0)
+			binary.LittleEndian.PutUint32(v[len(v)-4:], crcOf(p.Inline))
+			if err := t.inline.Put(locationKey(e.Seq, i), v); err != nil {
+				return err
+			}
+		case p.Ref != nil:
+			loc = p.Ref.loc
+		}
+		lk := locationKey(e.Seq, i)
+		if loc.Kind == KindSegment {
+			if err := t.owners.Put(ownerKey(loc, lk), nil); err != nil {
+				return err
+			}
+		}
+		if loc.Kind != KindNone {
+			if err := t.locations.Put(lk, appendLocation(nil, loc)); err != nil {
+				return err
+			}
+		}
+	}
+	var perr error
+	w.tree.push(tlog.Hash(hash), func(h tlog.Hash) {
+		if err := w.hashes.add(h, t.putHashes); err != nil {
+			perr = err
+		}
+	})
+	w.head.Seq, w.head.Hash, w.head.Time = e.Seq, hash, e.Time
+	return perr
+}
+
+// The head record, in bucket `head`: seq u64, hash 32 B, root 32 B, time i64 ns, crc32c u32; little-endian.
+const headRecordSize = 84
+
+func encodeHeadRecord(h Head) []byte {
+	b := binary.LittleEndian.AppendUint64(make([]byte, 0, headRecordSize), h.Seq)
+	b = append(b, h.Hash[:]...)
+	b = append(b, h.Root[:]...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(h.Time.UnixNano()))
+	return binary.LittleEndian.AppendUint32(b, crcOf(b))
+}
+
+func decodeHeadRecord(b []byte) (Head, error) {
+	if len(b) != headRecordSize || crcOf(b[:80]) != binary.LittleEndian.Uint32(b[80:]) {
+		return Head{}, damagedf(databaseName, "head record of %d bytes", len(b))
+	}
+	return Head{Seq: binary.LittleEndian.Uint64(b), Hash: Digest(b[8:40]), Root: Digest(b[40:72]),
+		Time: time.Unix(0, int64(binary.LittleEndian.Uint64(b[72:]))).UTC()}, nil
+}
