@@ -56,7 +56,7 @@ func FusedSets(modules []string) []FusedSet {
 		byName[set].Members = append(byName[set].Members, module)
 	}
 	for _, n := range names {
-		if set := setName(n); set != "" {
+		if set := FusedName(n); set != "" {
 			_, _, _, expert := SplitExpert(n)
 			add(set, n, expert)
 		}
@@ -71,8 +71,8 @@ func FusedSets(modules []string) []FusedSet {
 	return sets
 }
 
-// setName is the loader's name of what a module becomes part of, "" if it stays alone.
-func setName(module string) string {
+// FusedName is the loader's name of what a module becomes part of (…self_attn.qkv_proj, …mlp.experts), "" if it stays alone.
+func FusedName(module string) string {
 	if parent, _, _, ok := SplitExpert(module); ok {
 		return parent
 	}

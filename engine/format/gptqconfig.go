@@ -99,7 +99,7 @@ func groupFused(names []string) [][]string {
 	at := map[string]int{}
 	slices.SortFunc(names, CompareNames)
 	for _, n := range names {
-		set := setName(n)
+		set := FusedName(n)
 		if set == "" {
 			set = n
 		}

@@ -28,10 +28,10 @@ func spell(set, others []string) spellings {
 	// A fused name stands for its members even if only one is present: loaders look it up all the same.
 	mixed := map[string]bool{}
 	for _, n := range others {
-		mixed[setName(n)] = true
+		mixed[FusedName(n)] = true
 	}
 	for _, n := range set {
-		f := setName(n)
+		f := FusedName(n)
 		switch _, _, _, expert := SplitExpert(n); {
 		case f == "" || mixed[f]:
 		case expert:
