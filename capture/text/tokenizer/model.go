@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -271,44 +272,64 @@ func (m *unigram) bytesForUnknown(dst []tok, start int, piece string) []tok {
 	return append(dst[:start], out...)
 }
 
-// trie is a byte trie with one node a prefix.
-type trie struct{ nodes []trieNode }
-
-type trieNode struct {
-	next map[byte]int32
-	id   int32
+// trie is a byte trie. Edges are one open-addressing table from (node, byte) to node.
+type trie struct {
+	ids   []int32 // of each node, -1: none
+	edges []trieEdge
+	used  int
 }
 
-func newTrie() *trie { return &trie{nodes: []trieNode{{id: -1}}} }
+type trieEdge struct {
+	key  uint64 // node<<8 | byte, plus 1; 0: free
+	next int32
+}
+
+func newTrie() *trie { return &trie{ids: []int32{-1}, edges: make([]trieEdge, 64)} }
+
+func (t *trie) edge(key uint64) *trieEdge {
+	mask := uint64(len(t.edges) - 1)
+	for i := key * 0x9E3779B97F4A7C15 >> 32 & mask; ; i = (i + 1) & mask {
+		if e := &t.edges[i]; e.key == key || e.key == 0 {
+			return e
+		}
+	}
+}
 
 func (t *trie) add(s string, id int32) {
 	cur := int32(0)
 	for i := range len(s) {
-		n := &t.nodes[cur]
-		next, ok := n.next[s[i]]
-		if !ok {
-			next = int32(len(t.nodes))
-			if n.next == nil {
-				n.next = make(map[byte]int32, 1)
+		key := (uint64(cur)<<8 | uint64(s[i])) + 1
+		e := t.edge(key)
+		if e.key == 0 {
+			if 2*t.used >= len(t.edges) {
+				old := t.edges
+				t.edges = make([]trieEdge, 2*len(old))
+				for _, o := range old {
+					if o.key != 0 {
+						*t.edge(o.key) = o
+					}
+				}
+				e = t.edge(key)
 			}
-			n.next[s[i]] = next
-			t.nodes = append(t.nodes, trieNode{id: -1})
+			*e = trieEdge{key, int32(len(t.ids))}
+			t.ids = append(t.ids, -1)
+			t.used++
 		}
-		cur = next
+		cur = e.next
 	}
-	t.nodes[cur].id = id
+	t.ids[cur] = id
 }
 
 // prefixes calls f for every entry that s begins with, shortest first.
 func (t *trie) prefixes(s string, f func(n int, id int32)) {
 	cur := int32(0)
 	for i := range len(s) {
-		next, ok := t.nodes[cur].next[s[i]]
-		if !ok {
+		e := t.edge((uint64(cur)<<8 | uint64(s[i])) + 1)
+		if e.key == 0 {
 			return
 		}
-		cur = next
-		if id := t.nodes[cur].id; id >= 0 {
+		cur = e.next
+		if id := t.ids[cur]; id >= 0 {
 			f(i+1, id)
 		}
 	}
@@ -454,7 +475,8 @@ type unigramEntry struct {
 // UnmarshalJSON reads the pair.
 func (u *unigramEntry) UnmarshalJSON(b []byte) error {
 	var pair []json.RawMessage
-	if err := json.Unmarshal(b, &pair); err != nil {
+	err := json.Unmarshal(b, &pair)
+	if err != nil {
 		return err
 	}
 	if len(pair) != 2 {
@@ -463,5 +485,61 @@ func (u *unigramEntry) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(pair[0], &u.name); err != nil {
 		return err
 	}
-	return json.Unmarshal(pair[1], &u.score)
+	u.score, err = referenceFloat(string(pair[1]))
+	return err
+}
+
+// referenceFloat reads a number as the reference's JSON reader does: all digits as one integer, rounded to float64, then divided by
+// a power of ten, rounded again. It differs from the nearest float64 in the last bit at times, which decides ties between
+// paths of the same pieces in another order.
+func referenceFloat(s string) (float64, error) {
+	exact, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		return 0, err
+	}
+	rest, neg := strings.CutPrefix(s, "-")
+	mantissa, exponent, hasExp := strings.Cut(strings.ToLower(rest), "e")
+	exp := 0
+	if hasExp {
+		if exp, err = strconv.Atoi(exponent); err != nil {
+			return 0, err
+		}
+	}
+	var sig uint64
+	seenDot := false
+	for i := range len(mantissa) {
+		c := mantissa[i]
+		if c == '.' {
+			seenDot = true
+			continue
+		}
+		d := uint64(c - '0')
+		if sig > (math.MaxUint64-d)/10 {
+			if !seenDot {
+				return exact, nil
+			}
+			break // further decimals are ignored
+		}
+		sig = sig*10 + d
+		if seenDot {
+			exp--
+		}
+	}
+	if exp > 22 || exp < -300 {
+		return exact, nil
+	}
+	f := float64(sig)
+	pow, err := strconv.ParseFloat("1e"+strconv.Itoa(max(exp, -exp)), 64)
+	if err != nil {
+		return 0, err
+	}
+	if exp >= 0 {
+		f *= pow
+	} else {
+		f /= pow
+	}
+	if neg {
+		f = -f
+	}
+	return f, nil
 }

@@ -150,13 +150,14 @@ func combiningClass(r rune) uint8 {
 	return norm.NFD.Properties(buf[:utf8.EncodeRune(buf[:], r)]).CCC()
 }
 
-// normChar is a character of a normal form with the index of the source character it stands for.
+// normChar is a character of a normal form.
 type normChar struct {
 	r    rune
-	src  int
 	ccc  uint8
 	more bool // not the first of its source character
-	gone bool
+	gone bool // joined with an earlier one
+	// absorbed counts source characters that were joined with this one.
+	absorbed int
 }
 
 // normalForm applies NFC, NFD, NFKC or NFKD.
@@ -169,16 +170,12 @@ func normalForm(n nstr, compat, composed bool) nstr {
 
 func normalFormAlways(n nstr, compat, composed bool) nstr {
 	var chars []normChar
-	var offs []int
 	var buf []rune
-	i := 0
-	for at, r := range n.s {
-		offs = append(offs, at)
+	for _, r := range n.s {
 		buf = decompose(buf[:0], r, compat)
 		for k, d := range buf {
-			chars = append(chars, normChar{r: d, src: i, ccc: combiningClass(d), more: k > 0})
+			chars = append(chars, normChar{r: d, ccc: combiningClass(d), more: k > 0})
 		}
-		i++
 	}
 	for lo := 0; lo < len(chars); {
 		if chars[lo].ccc == 0 {
@@ -197,19 +194,14 @@ func normalFormAlways(n nstr, compat, composed bool) nstr {
 		composeChars(chars)
 	}
 	e := edit(n)
-	if !composed { // the reference aligns by position: a reordered mark keeps the place, not the source
-		for _, c := range chars {
-			if c.more {
-				e.replace(c.r, 0)
-			} else {
-				e.replace(c.r, 1)
-			}
-		}
-		return e.done()
-	}
+	// The reference aligns by position: a reordered mark keeps the place, not the source.
 	for _, c := range chars {
-		if !c.gone {
-			e.put(c.r, n.at(offs[c.src]))
+		switch {
+		case c.gone:
+		case c.more:
+			e.replace(c.r, c.absorbed)
+		default:
+			e.replace(c.r, 1+c.absorbed)
 		}
 	}
 	return e.done()
@@ -224,6 +216,9 @@ func composeChars(chars []normChar) {
 			if r, ok := compose(chars[starter].r, c.r); ok {
 				chars[starter].r = r
 				c.gone = true
+				if !c.more {
+					chars[starter].absorbed++
+				}
 				continue
 			}
 		}
