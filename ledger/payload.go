@@ -44,7 +44,7 @@ func (v *view) OpenPayload(ctx context.Context, e Event, role string) (*PayloadR
 	}
 	i := e.payloadIndex(role)
 	p := e.Payloads[i]
-	r := &PayloadReader{ctx: ctx, where: DamageError{Seq: e.Seq, Key: e.Key, Role: role, Chunk: -1}, len: p.Length, sha: p.SHA256, hash: sha256.New()}
+	r := &PayloadReader{ctx: ctx, where: DamageError{Seq: e.Seq, Key: e.Key, Role: role, Chunk: -1}, len: p.Length, sha: p.SHA256, hash: newHash()}
 	switch loc.Kind {
 	case KindInline:
 		b, err := v.st.get(bucketInline, locationKey(e.Seq, i))
@@ -228,7 +228,24 @@ func (s *segmentSource) load(i int64) error {
 		return nil
 	}
 	s.cached = -1
-	want := int(min(int64(s.loc.ChunkRaw), s.r.len-i*int64(s.loc.ChunkRaw)))
+	id, stored, err := s.fetch(i)
+	if err != nil {
+		return err
+	}
+	if s.raw, err = codec.Decode(s.raw[:0], id, stored, s.want(i)); err != nil {
+		return s.r.damage(s.rec.file(), i, "chunk", err)
+	}
+	s.cached = i
+	return nil
+}
+
+// want is the raw length of chunk i.
+func (s *segmentSource) want(i int64) int {
+	return int(min(int64(s.loc.ChunkRaw), s.r.len-i*int64(s.loc.ChunkRaw)))
+}
+
+// fetch reads the stored bytes of chunk i and verifies their checksum.
+func (s *segmentSource) fetch(i int64) (codec.ID, []byte, error) {
 	file := s.rec.file()
 	err := s.files.with(s.rec, func(f *os.File, parts, _ boltfile.Bucket) error {
 		part, ok, err := parts.Bucket(partKey(s.loc.Ordinal, uint32(i/chunksPerPart)))
@@ -239,7 +256,7 @@ func (s *segmentSource) load(i int64) error {
 		if err != nil || !ok {
 			return errors.Join(err, errors.New("no such chunk"))
 		}
-		if v.Len() > int64(want)+chunkOverhead {
+		if v.Len() > int64(s.want(i))+chunkOverhead {
 			return errors.New("the stored chunk is longer than its content")
 		}
 		if off := v.Offset(); off >= 0 && i%2 == 0 {
@@ -252,20 +269,16 @@ func (s *segmentSource) load(i int64) error {
 		return v.Read(s.stored)
 	})
 	if err != nil {
-		return s.r.damage(file, i, "chunk cannot be read", err)
+		return 0, nil, s.r.damage(file, i, "chunk cannot be read", err)
 	}
 	id, rawLen, stored, err := checkChunk(s.stored, s.loc.Ordinal, uint32(i))
-	if err == nil && rawLen != want {
+	if err == nil && rawLen != s.want(i) {
 		err = errors.New("the chunk has another length than its place")
 	}
-	if err == nil {
-		s.raw, err = codec.Decode(s.raw[:0], id, stored, rawLen)
-	}
 	if err != nil {
-		return s.r.damage(file, i, "chunk", err)
+		return 0, nil, s.r.damage(file, i, "chunk", err)
 	}
-	s.cached = i
-	return nil
+	return id, stored, nil
 }
 
 func (s *segmentSource) close() error { return nil }
@@ -326,3 +339,24 @@ func BytesDecoder(f func(loc Location) ([]byte, error)) Decoder {
 		return io.NopCloser(bytes.NewReader(b)), err
 	}
 }
+
+// scan reads the whole payload: the checksums of its chunks, and with deep also what they decode to.
+func (r *PayloadReader) scan(deep bool) (int64, error) {
+	s, ok := r.src.(*segmentSource)
+	if deep || !ok {
+		return io.Copy(io.Discard, r)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := int64(0); i*int64(s.loc.ChunkRaw) < r.len; i++ {
+		if err := r.ctx.Err(); err != nil {
+			return i * int64(s.loc.ChunkRaw), context.Cause(r.ctx)
+		}
+		if _, _, err := s.fetch(i); err != nil {
+			return i * int64(s.loc.ChunkRaw), err
+		}
+	}
+	return r.len, nil
+}
+
+func newHash() hash.Hash { return sha256.New() }

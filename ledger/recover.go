@@ -233,23 +233,9 @@ func (v *view) checkTail(head Head, anchor headSlot, anchored bool) error {
 // loadSegments reads the table of segments, compares it with the directory, finishes retirements and drops orphans.
 func (l *Ledger) loadSegments(rec *recovered) error {
 	known := map[string]bool{}
-	var recs []segmentRecord
-	for from := []byte(nil); ; {
-		more, err := l.st.scan(bucketSegments, from, scanBatch, func(k, v []byte) error {
-			if len(k) != 4 {
-				return damagedf(databaseName, "segment key of %d bytes", len(k))
-			}
-			r, err := parseSegmentRecord(binary.BigEndian.Uint32(k), v)
-			recs = append(recs, r)
-			from = append(bytes.Clone(k), 0)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		if !more {
-			break
-		}
+	recs, err := l.segmentRecords()
+	if err != nil {
+		return err
 	}
 	for _, r := range recs {
 		g := l.newSegment(r)
@@ -293,6 +279,24 @@ func (l *Ledger) loadSegments(rec *recovered) error {
 		rec.dropped = append(rec.dropped, segmentDir+"/"+e.Name())
 	}
 	return nil
+}
+
+// segmentRecords gives the table of segments, by id.
+func (v *view) segmentRecords() (recs []segmentRecord, err error) {
+	for from := []byte(nil); ; {
+		more, err := v.st.scan(bucketSegments, from, scanBatch, func(k, b []byte) error {
+			if len(k) != 4 {
+				return damagedf(databaseName, "segment key of %d bytes", len(k))
+			}
+			r, err := parseSegmentRecord(binary.BigEndian.Uint32(k), b)
+			recs = append(recs, r)
+			from = append(bytes.Clone(k), 0)
+			return err
+		})
+		if err != nil || !more {
+			return recs, err
+		}
+	}
 }
 
 // adopt prepares a live segment: finds its next ordinal and drops the payloads that no event names.

@@ -129,7 +129,7 @@ func Encode(dst []byte, id ID, raw []byte) ([]byte, ID, error) {
 		plane := raw
 		if elem > 1 {
 			plane = gather((*scratch)[:0], raw, p, elem, n)
-			*scratch = plane
+			*scratch = plane[:0]
 		}
 		dst = appendSection(dst, plane)
 	}
@@ -169,8 +169,8 @@ func Decode(dst []byte, id ID, stored []byte, rawLen int) ([]byte, error) {
 		if err != nil {
 			return dst[:start], err
 		}
-		if cap(plane) > cap(*scratch) {
-			*scratch = plane
+		if stored[0] == howZstd { // a raw plane is part of stored, which is not ours to keep
+			*scratch = plane[:0]
 		}
 		stored = rest
 		if elem == 1 {

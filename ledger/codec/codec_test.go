@@ -61,6 +61,34 @@ func TestShrinksNarrowExponents(t *testing.T) {
 	}
 }
 
+// Decoding must keep nothing of the stored bytes: they may change afterwards.
+func TestDecodeKeepsNoInput(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	raw := make([]byte, 31000)
+	for i := range raw {
+		raw[i] = byte(r.Uint32())
+		if i%2 == 1 {
+			raw[i] &= 3
+		}
+	}
+	stored, used, err := codec.Encode(nil, codec.Planes2, raw)
+	if err != nil || used != codec.Planes2 {
+		t.Fatal(used, err)
+	}
+	for range 50 {
+		mine := bytes.Clone(stored)
+		if err := codec.Verify(used, mine, raw); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := codec.Encode(nil, codec.Planes2, raw[:20000]); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(mine, stored) {
+			t.Fatal("the stored bytes were changed")
+		}
+	}
+}
+
 func TestNames(t *testing.T) {
 	for _, id := range all {
 		got, err := codec.Parse(id.String())
