@@ -2,7 +2,7 @@ package tokenizer
 
 // WithoutScanners gives the same tokenizer with every pattern run by regexp2.
 func (t *Tokenizer) WithoutScanners() *Tokenizer {
-	out := &Tokenizer{digest: t.digest, normalizer: t.normalizer, model: t.model, byteInput: t.byteInput, post: t.post, decoder: t.decoder,
+	out := &Tokenizer{digest: t.digest, normalizer: t.normalizer, onlyNFC: t.onlyNFC, model: t.model, byteInput: t.byteInput, post: t.post, decoder: t.decoder,
 		truncation: t.truncation, padding: t.padding, raw: t.raw, normal: t.normal, added: t.added, addedByID: t.addedByID, maxID: t.maxID}
 	out.pre = slowly(t.pre)
 	return out

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -205,6 +206,11 @@ func checkGolden(t *testing.T, tok *tokenizer.Tokenizer, cases, textDir string) 
 						t.Logf("%s:%d %q offsets %v, want %v", filepath.Base(filepath.Dir(cases)), line, c.Text, got, c.Offsets)
 					}
 				}
+			}
+			if e.TypeIDs == nil {
+				e.TypeIDs = make([]int32, len(e.IDs))
+				e.Special = make([]bool, len(e.IDs))
+				e.Attention = slices.Repeat([]bool{true}, len(e.IDs))
 			}
 			bit := func(name string, got []bool, want json.RawMessage) {
 				if want == nil {

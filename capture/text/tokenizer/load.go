@@ -178,6 +178,10 @@ func Parse(data []byte) (*Tokenizer, error) {
 	if t.normalizer, err = parseNormalizer(f.Normalizer); err != nil {
 		return nil, err
 	}
+	var nf struct{ Type string }
+	if !isNull(f.Normalizer) && json.Unmarshal(f.Normalizer, &nf) == nil {
+		t.onlyNFC = nf.Type == "NFC"
+	}
 	if t.pre, err = parsePreTokenizer(f.PreTokenizer); err != nil {
 		return nil, err
 	}

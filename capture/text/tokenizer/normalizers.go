@@ -70,9 +70,9 @@ func parseNormalizer(raw json.RawMessage) (normalizer, error) {
 	case "NFD":
 		return pure(func(n nstr) nstr { return normalForm(n, false, false) }), nil
 	case "NFKC":
-		return pure(func(n nstr) nstr { return compatForm(n, true) }), nil
+		return pure(func(n nstr) nstr { return normalForm(n, true, true) }), nil
 	case "NFKD":
-		return pure(func(n nstr) nstr { return compatForm(n, false) }), nil
+		return pure(func(n nstr) nstr { return normalForm(n, true, false) }), nil
 	case "Lowercase":
 		return pure(lowercase), nil
 	case "StripAccents":
@@ -117,16 +117,6 @@ func parseNormalizer(raw json.RawMessage) (normalizer, error) {
 }
 
 func orTrue(b *bool) bool { return b == nil || *b }
-
-// compatForm is NFKC or NFKD. Above ASCII any character may have a compatibility mapping, so only ASCII is passed through.
-func compatForm(n nstr, composed bool) nstr {
-	for i := 0; i < len(n.s); i++ {
-		if n.s[i] >= 0x80 {
-			return normalFormAlways(n, true, composed)
-		}
-	}
-	return n
-}
 
 func lowercase(n nstr) nstr {
 	same := true

@@ -58,6 +58,9 @@ func (t *template) process(a, b *Encoding, special bool, o Options) (*Encoding, 
 			trimOffsets(b, t.prefixSpace)
 		}
 	}
+	if b == nil && len(list) == 1 && list[0].seq == 0 && list[0].typeID == 0 {
+		return a, nil // nothing is added: the default of the other fields holds
+	}
 	lay := func(a, b *Encoding) *Encoding {
 		out := &Encoding{}
 		for _, el := range list {

@@ -24,7 +24,7 @@ type Encoding struct {
 	Tokens  []string // with Options.Tokens
 	Offsets [][2]int // with Options.Offsets: byte range of the text that each id stands for; [0,0) for added ones
 	// TypeIDs is the sentence number of each id, Special marks ids of the post-processor and padding, Attention is false for
-	// padding.
+	// padding. They are nil where all are 0, false and true: nothing was added.
 	TypeIDs   []int32
 	Special   []bool
 	Attention []bool
@@ -37,6 +37,7 @@ type Tokenizer struct {
 	digest     string
 	bos        *bosToken
 	normalizer normalizer
+	onlyNFC    bool // normalizer is NFC
 	pre        preTokenizer
 	fast       []scanner // the whole pre-tokenizer as a chain of scanners over raw bytes, or nil
 	model      model
@@ -232,7 +233,10 @@ func (r *encodeRun) addedToken(a *addedToken, matched string, lo, hi int) {
 
 func (r *encodeRun) piece(n nstr) error {
 	t := r.t
-	if t.normalizer != nil {
+	switch {
+	case t.onlyNFC && !r.o.Offsets && t.fast != nil:
+		n.s = nfcText(n.s) // nobody asks for the alignment
+	case t.normalizer != nil:
 		var err error
 		if n, err = t.normalizer(n); err != nil {
 			return err

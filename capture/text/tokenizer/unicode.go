@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"sort"
+	"strings"
 	"sync"
 	"unicode"
 	"unicode/utf8"
@@ -111,6 +112,9 @@ func compose(a, b rune) (rune, bool) {
 	if a >= hangulS && a < hangulS+hangulSs && (a-hangulS)%hangulTs == 0 && b > hangulT && b < hangulT+hangulTs {
 		return a + b - hangulT, true
 	}
+	if b < 0x300 { // no composition ends in a character below
+		return 0, false
+	}
 	r, ok := compositions()[[2]rune{a, b}]
 	return r, ok
 }
@@ -162,16 +166,95 @@ type normChar struct {
 
 // normalForm applies NFC, NFD, NFKC or NFKD.
 func normalForm(n nstr, compat, composed bool) nstr {
-	if normalAlready(n.s, composed) {
+	if normalAlready(n.s, compat, composed) {
 		return n
 	}
-	return normalFormAlways(n, compat, composed)
+	e := edit(n)
+	var buf []normChar
+	eachSegment(n.s, composed && !compat, func(seg string, clean bool) {
+		if clean {
+			for range seg {
+				e.keep()
+			}
+			return
+		}
+		buf = normChars(buf[:0], seg, compat, composed)
+		// The reference aligns by position: a reordered mark keeps the place, not the source.
+		for _, c := range buf {
+			switch {
+			case c.gone:
+			case c.more:
+				e.replace(c.r, c.absorbed)
+			default:
+				e.replace(c.r, 1+c.absorbed)
+			}
+		}
+	})
+	return e.done()
 }
 
-func normalFormAlways(n nstr, compat, composed bool) nstr {
-	var chars []normChar
+// nfcText is NFC without alignment.
+func nfcText(s string) string {
+	if normalAlready(s, false, true) {
+		return s
+	}
+	var out strings.Builder
+	out.Grow(len(s))
+	var buf []normChar
+	eachSegment(s, true, func(seg string, clean bool) {
+		if clean {
+			out.WriteString(seg)
+			return
+		}
+		buf = normChars(buf[:0], seg, false, true)
+		for _, c := range buf {
+			if !c.gone {
+				out.WriteRune(c.r)
+			}
+		}
+	})
+	return out.String()
+}
+
+// eachSegment cuts a text where nothing composes or reorders across. With quick, stretches that x/text's tables show to be NFC
+// already are given as clean.
+func eachSegment(s string, quick bool, f func(seg string, clean bool)) {
+	for len(s) > 0 {
+		if quick {
+			if n := norm.NFC.QuickSpanString(s); n > 0 {
+				f(s[:n], true)
+				s = s[n:]
+				continue
+			}
+		}
+		end := 0
+		for { // x/text also cuts after 30 marks: go on while a mark follows
+			k := norm.NFKC.NextBoundaryInString(s[end:], true)
+			if k <= 0 {
+				end = len(s)
+				break
+			}
+			end += k
+			if end >= len(s) {
+				break
+			}
+			if r, _ := utf8.DecodeRuneInString(s[end:]); combiningClass(r) == 0 {
+				break
+			}
+		}
+		f(s[:end], false)
+		s = s[end:]
+	}
+}
+
+// normChars decomposes, orders and, if asked, composes a segment.
+func normChars(chars []normChar, s string, compat, composed bool) []normChar {
 	var buf []rune
-	for _, r := range n.s {
+	for _, r := range s {
+		if r < 0xA0 {
+			chars = append(chars, normChar{r: r})
+			continue
+		}
 		buf = decompose(buf[:0], r, compat)
 		for k, d := range buf {
 			chars = append(chars, normChar{r: d, ccc: combiningClass(d), more: k > 0})
@@ -193,18 +276,7 @@ func normalFormAlways(n nstr, compat, composed bool) nstr {
 	if composed {
 		composeChars(chars)
 	}
-	e := edit(n)
-	// The reference aligns by position: a reordered mark keeps the place, not the source.
-	for _, c := range chars {
-		switch {
-		case c.gone:
-		case c.more:
-			e.replace(c.r, c.absorbed)
-		default:
-			e.replace(c.r, 1+c.absorbed)
-		}
-	}
-	return e.done()
+	return chars
 }
 
 // composeChars is the canonical composition algorithm: each character joins the last starter unless blocked.
@@ -238,27 +310,13 @@ func prevKept(chars []normChar, i int) int {
 	return -1
 }
 
-// normalAlready is a quick check that never says yes wrongly: below U+0300 nothing composes, below U+00A0 nothing decomposes.
-func normalAlready(s string, composed bool) bool {
+// normalAlready is a quick check that never says yes wrongly. (x/text's check says no to more than 30 marks in a row, which only
+// costs time.)
+func normalAlready(s string, compat, composed bool) bool {
 	for i := 0; i < len(s); i++ {
-		if s[i] < 0x80 {
-			continue
+		if s[i] >= 0x80 {
+			return composed && !compat && norm.NFC.QuickSpanString(s[i:]) == len(s)-i
 		}
-		if !composed {
-			return false
-		}
-		return quickNFC(s[i:])
-	}
-	return true
-}
-
-func quickNFC(s string) bool {
-	for _, r := range s {
-		if r < 0x300 || r >= 0x3040 && r <= 0x3098 || r >= 0x309F && r <= 0x30FF || r >= 0x4E00 && r <= 0x9FFF ||
-			r >= hangulS && r < hangulS+hangulSs || r >= 0x2010 && r <= 0x2027 || r >= 0x400 && r <= 0x482 {
-			continue
-		}
-		return false
 	}
 	return true
 }

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 )
 
 // truncation is the file's truncation section.
@@ -204,6 +205,11 @@ func (p *padding) one(e *Encoding, n int, o Options) {
 	k := n - len(e.IDs)
 	if k <= 0 {
 		return
+	}
+	if e.TypeIDs == nil {
+		e.TypeIDs = make([]int32, len(e.IDs))
+		e.Special = make([]bool, len(e.IDs))
+		e.Attention = slices.Repeat([]bool{true}, len(e.IDs))
 	}
 	pad := &Encoding{}
 	for range k {
