@@ -8,13 +8,9 @@ import (
 	"io"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"quire/ledger"
 	"quire/ledger/codec"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func create(t testing.TB, dir string, o ledger.Options) *ledger.Ledger {
 	t.Helper()

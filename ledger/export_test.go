@@ -1,0 +1,25 @@
+package ledger
+
+// SetFailpoint lets a test stop the process at the named instants. Failpoints lists the names.
+func SetFailpoint(f func(name string)) {
+	if f == nil {
+		failHook.Store(nil)
+		return
+	}
+	failHook.Store(&f)
+}
+
+// Failpoints are the names that occur.
+func Failpoints() []string { return failpoints }
+
+// The decoders of what stands on disk, for fuzzing.
+var (
+	DecodeEnvelope = decodeEnvelope
+	DecodeLock     = decodeLock
+	EncodeLock     = encodeLock
+	DecodeHeadFile = func(b []byte) (Head, error) { s, _, err := decodeHeadFile(b); return s.Head, err }
+	DecodeLocation = parseLocation
+	EncodeLocation = func(l Location) []byte { return appendLocation(nil, l) }
+	EncodeHeadSlot = func(h Head, g uint64) []byte { return encodeHeadSlot(headSlot{Head: h, Generation: g}) }
+	EncodeEvent    = func(e Event) []byte { b, _ := sealEnvelope(encodeBody(&e), e.Seq, e.Time, e.Prev); return b }
+)
