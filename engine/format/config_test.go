@@ -238,3 +238,31 @@ func TestAWQSubstringConflict(t *testing.T) {
 		t.Errorf("%v, want E1513", err)
 	}
 }
+
+// TestConfigLarge: the config of a model of Kimi-K2's size, 70,000 linears, takes no time worth mentioning and stays a
+// size that loaders read.
+func TestConfigLarge(t *testing.T) {
+	for _, f := range format.All() {
+		sum := &format.Summary{Producer: "quire", Version: "test", Left: []string{"lm_head"}}
+		scheme := schemeFor(f.Name())
+		for l := range 61 {
+			p := fmt.Sprintf("model.layers.%d.", l)
+			for _, n := range []string{"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"} {
+				sum.Modules = append(sum.Modules, format.Written{Name: p + "self_attn." + n, Scheme: scheme})
+			}
+			sum.Left = append(sum.Left, p+"self_attn.kv_b_proj", p+"mlp.gate")
+			for e := range 384 {
+				for _, n := range []string{"gate_proj", "up_proj", "down_proj"} {
+					sum.Modules = append(sum.Modules, format.Written{Name: fmt.Sprintf("%smlp.experts.%d.%s", p, e, n), Scheme: scheme})
+				}
+			}
+		}
+		c, err := f.Config(sum)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(c.QuantizationConfig) > 100_000 {
+			t.Errorf("%s: the config has %d bytes", f.Name(), len(c.QuantizationConfig))
+		}
+	}
+}

@@ -2,7 +2,6 @@ package format
 
 import (
 	"cmp"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,16 +29,28 @@ type FusedSet struct {
 	Experts bool     // all routed experts of a layer
 }
 
-var expertName = regexp.MustCompile(`^(.*\.experts)\.(\d+)\.([^.]+)$`)
-
 // SplitExpert takes the name of a routed expert's linear apart: parent "…mlp.experts", expert number, leaf.
 func SplitExpert(module string) (parent string, expert int, leaf string, ok bool) {
-	m := expertName.FindStringSubmatch(module)
-	if m == nil {
+	i := strings.LastIndexByte(module, '.')
+	if i < 0 {
 		return "", 0, "", false
 	}
-	expert, err := strconv.Atoi(m[2])
-	return m[1], expert, m[3], err == nil
+	j := strings.LastIndexByte(module[:i], '.')
+	if j < 0 || !strings.HasSuffix(module[:j], ".experts") || i+1 == len(module) || !digits(module[j+1:i]) {
+		return "", 0, "", false
+	}
+	expert, err := strconv.Atoi(module[j+1 : i])
+	return module[:j], expert, module[i+1:], err == nil
+}
+
+// digits says whether s is a number written in digits only.
+func digits(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return s != ""
 }
 
 // FusedSets groups module names that loaders fuse: siblings by leaf name, and all linears of the routed experts of one
@@ -122,19 +133,25 @@ func (s *Summary) CheckFused() error {
 
 // CompareNames orders dotted names with numbers by value: layers.2 before layers.10.
 func CompareNames(a, b string) int {
-	for a != "" && b != "" {
-		var x, y string
-		x, a, _ = strings.Cut(a, ".")
-		y, b, _ = strings.Cut(b, ".")
-		if x == y {
-			continue
-		}
+	i := 0
+	for i < len(a) && i < len(b) && a[i] == b[i] {
+		i++
+	}
+	if i == len(a) && i == len(b) {
+		return 0
+	}
+	start := strings.LastIndexByte(a[:i], '.') + 1 // of the first component that may differ
+	x, _, _ := strings.Cut(a[start:], ".")
+	y, _, _ := strings.Cut(b[start:], ".")
+	if x == y { // one name ends here
+		return cmp.Compare(len(a), len(b))
+	}
+	if digits(x) && digits(y) {
 		m, errX := strconv.Atoi(x)
 		n, errY := strconv.Atoi(y)
 		if errX == nil && errY == nil && m != n {
 			return cmp.Compare(m, n)
 		}
-		return cmp.Compare(x, y)
 	}
-	return cmp.Compare(len(a), len(b))
+	return cmp.Compare(x, y)
 }

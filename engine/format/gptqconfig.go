@@ -74,11 +74,11 @@ func modulesInBlock(quantized, left []string) [][]string {
 	var relative []string
 	seen := map[string]bool{}
 	for _, n := range quantized {
-		m := layerIndex.FindStringSubmatch(n)
-		if m == nil || m[3] == "" {
+		_, _, after, ok := cutLayer(n)
+		if !ok || after == "" {
 			continue // the head has a switch of its own
 		}
-		if r := m[3][1:]; !seen[r] {
+		if r := after[1:]; !seen[r] {
 			seen[r] = true
 			relative = append(relative, r)
 		}

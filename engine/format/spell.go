@@ -74,8 +74,20 @@ func spell(set, others []string) spellings {
 	return sp
 }
 
-// layerIndex finds the first all-digit component: "model.layers." "3" ".mlp.gate".
-var layerIndex = regexp.MustCompile(`^((?:[^.]*\.)*?)(\d+)(\..*|$)`)
+// cutLayer splits at the first component that is a number: "model.layers." "3" ".mlp.gate".
+func cutLayer(name string) (before, number, after string, ok bool) {
+	for at := 0; at < len(name); {
+		end := len(name)
+		if i := strings.IndexByte(name[at:], '.'); i >= 0 {
+			end = at + i
+		}
+		if digits(name[at:end]) {
+			return name[:at], name[at:end], name[end:], true
+		}
+		at = end + 1
+	}
+	return "", "", "", false
+}
 
 // patterns joins names that differ in their layer number only into one anchored regular expression each. A pattern uses
 // \d+ only where none of others has the same name with another number, so it never matches more than names.
@@ -86,17 +98,13 @@ func patterns(names, others []string, tail string) []string {
 	var order []stem
 	var plain []string
 	for _, n := range names {
-		m := layerIndex.FindStringSubmatch(n)
-		if m == nil {
+		before, number, after, ok := cutLayer(n)
+		id, err := strconv.Atoi(number)
+		if !ok || err != nil || strconv.Itoa(id) != number {
 			plain = append(plain, n)
 			continue
 		}
-		s := stem{m[1], m[3]}
-		id, err := strconv.Atoi(m[2])
-		if err != nil || strconv.Itoa(id) != m[2] {
-			plain = append(plain, n)
-			continue
-		}
+		s := stem{before, after}
 		if ids[s] == nil {
 			order = append(order, s)
 		}
@@ -104,8 +112,8 @@ func patterns(names, others []string, tail string) []string {
 	}
 	clash := map[stem]bool{}
 	for _, n := range others {
-		if m := layerIndex.FindStringSubmatch(n); m != nil {
-			clash[stem{m[1], m[3]}] = true
+		if before, _, after, ok := cutLayer(n); ok {
+			clash[stem{before, after}] = true
 		}
 	}
 	var out []string

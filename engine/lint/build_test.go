@@ -41,6 +41,7 @@ type buildOptions struct {
 	left   []string // module names that are not quantized, beyond routers and head
 	mixed  map[string]format.Scheme
 	gidx   bool
+	tail   bool     // attention outputs 192 wide: no multiple of 128
 	leaves []string // of experts; nil: gate_proj, up_proj, down_proj
 }
 
@@ -87,6 +88,13 @@ func newBuild(t testing.TB, o buildOptions) *build {
 		b.tensors[name] = d
 	}
 	shapes := moduleShapes(o.leaves)
+	if o.tail {
+		for n := range shapes {
+			if strings.HasSuffix(n, ".o_proj") {
+				shapes[n] = [2]int{hidden, 192}
+			}
+		}
+	}
 	for _, name := range slices.SortedFunc(maps.Keys(shapes), format.CompareNames) {
 		shape := shapes[name]
 		if name == "lm_head" || strings.HasSuffix(name, ".gate") || slices.Contains(o.left, name) {
@@ -261,11 +269,4 @@ func (b *build) edit(name string, f func(d *format.TensorData)) {
 	d.Shape = slices.Clone(d.Shape)
 	f(&d)
 	b.tensors[name] = d
-}
-
-func (b *build) rename(from, to string) {
-	d := b.tensors[from]
-	delete(b.tensors, from)
-	d.Name = to
-	b.tensors[to] = d
 }

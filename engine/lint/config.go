@@ -93,6 +93,7 @@ type rule struct {
 type ctGroup struct {
 	name        string
 	targets     []string
+	match       nameList
 	scheme      format.Scheme
 	strategy    string
 	actorder    string
@@ -115,8 +116,11 @@ type quantConfig struct {
 	rules   []rule   // gptq
 	modules []string // gptq: modules_in_block_to_quantize, flattened
 	skip    []string // awq: modules_to_not_convert
-	groups  []ctGroup
-	ignore  []string // compressed-tensors
+	// skipPatterns are the same entries as transformers reads them: patterns from the start of a name.
+	skipPatterns []pattern
+	groups       []ctGroup
+	ignore       []string // compressed-tensors
+	ignores      nameList
 
 	format format.Format // nil unless known
 }
@@ -169,7 +173,7 @@ func readConfig(f *checkpointFiles, c *collector) *modelConfig {
 			return 0
 		}
 		v, convErr := strconv.Atoi(n.String())
-		if err != nil || convErr != nil || v < 0 {
+		if err != nil || convErr != nil || v < 0 || v > 1<<24 {
 			c.add("E_CONFIG_VALUE", "config.json: "+key, "%s is not a count", text.raw[key])
 			return 0
 		}
@@ -354,6 +358,13 @@ func (q *quantConfig) parseAWQ(o object, c *collector) {
 		if err := json.Unmarshal(raw, &q.skip); err != nil {
 			c.add("E_CONFIG_KEY", quantBlock+".modules_to_not_convert", "not a list of names")
 		}
+		for _, e := range q.skip {
+			if strings.ContainsAny(e, `*+?[](){}|^$\`) { // a plain name needs no engine
+				if p, err := compilePattern(e); err == nil {
+					q.skipPatterns = append(q.skipPatterns, p)
+				}
+			}
+		}
 	}
 	if okBits && bits != 4 {
 		c.add("E_CONFIG_VALUE", quantBlock+".bits", "awq has 4 bits, not %d", bits)
@@ -388,12 +399,10 @@ func (q *quantConfig) parseCT(o object, c *collector) {
 			c.add("E_CONFIG_KEY", quantBlock+".ignore", "not a list of names")
 		}
 	}
-	for _, e := range q.ignore {
-		if p, ok := strings.CutPrefix(e, "re:"); ok {
-			if _, err := compilePattern(p); err != nil {
-				c.add("E_PATTERN", quantBlock+".ignore", "%s: %v", e, err)
-			}
-		}
+	var bad map[string]error
+	q.ignores, bad = compileList(q.ignore)
+	for e, err := range bad {
+		c.add("E_PATTERN", quantBlock+".ignore", "%s: %v", e, err)
 	}
 	raw, ok := o.raw["config_groups"]
 	groups, err := parseObject(raw)
@@ -441,12 +450,10 @@ func parseGroup(where string, raw json.RawMessage, storage string, c *collector)
 		c.add("E_CONFIG_VALUE", where+".format", "%q differs from the %q of the whole", g.format, storage)
 	}
 	g.targets, _ = need[[]string](o, c, where, "targets")
-	for _, t := range g.targets {
-		if p, ok := strings.CutPrefix(t, "re:"); ok {
-			if _, err := compilePattern(p); err != nil {
-				c.add("E_PATTERN", where+".targets", "%s: %v", t, err)
-			}
-		}
+	var bad map[string]error
+	g.match, bad = compileList(g.targets)
+	for t, err := range bad {
+		c.add("E_PATTERN", where+".targets", "%s: %v", t, err)
 	}
 	if acts, ok := o.raw["input_activations"]; ok && string(acts) != "null" {
 		if g.activations, err = parseObject(acts); err == nil {

@@ -349,6 +349,7 @@ func TestSchemesLoadersCannotRun(t *testing.T) {
 		{"5-bit compressed-tensors", buildOptions{format: "compressed-tensors", scheme: format.Scheme{Bits: 5, GroupSize: 32, Sym: true}}, []string{"E_BITS sglang", "E_BITS vllm"}},
 		{"groups of 16", buildOptions{format: "compressed-tensors", scheme: format.Scheme{Bits: 4, GroupSize: 16, Sym: true}}, []string{"E_GROUP_SIZE sglang", "E_GROUP_SIZE vllm"}},
 		{"act order of gptq experts in float16", buildOptions{format: "gptq", scheme: sym4, gidx: true}, nil},
+		{"groups that end inside a row", buildOptions{format: "gptq", scheme: format.Scheme{Bits: 4, GroupSize: 128, Sym: true}, tail: true}, []string{"E_GROUP sglang", "E_GROUP vllm", "E_GROUP_TP sglang", "E_GROUP_TP vllm"}},
 		{"asymmetric W8A8", buildOptions{format: "compressed-tensors-w8a8", scheme: format.Scheme{Bits: 8, GroupSize: -1}}, []string{"E_SYM sglang", "E_SYM vllm"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

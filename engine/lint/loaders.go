@@ -1,7 +1,6 @@
 package lint
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 
@@ -97,13 +96,13 @@ func expertLookups(parent string) []string {
 }
 
 func (q *quantConfig) askCT(profile string, u unit) answer {
-	hit := func(n string) bool { return ctHits(q.ignore, n) }
+	hit := q.ignores.hits
 	switch {
 	case u.experts && profile == VLLM:
 		return same(expertLookups(u.name), hit)
 	case u.experts && profile == SGLang:
 		return same([]string{u.name}, hit)
-	case slices.Contains(q.ignore, u.name):
+	case q.ignores.exact[u.name]:
 		return skips
 	}
 	return same(u.shards, hit)
@@ -171,10 +170,8 @@ func (q *quantConfig) askAWQ(profile string, u unit) answer {
 		return same([]string{u.name}, inside)
 	}
 	return same(u.shards, func(n string) bool {
-		return slices.ContainsFunc(q.skip, func(l string) bool {
-			re, err := regexp.Compile("^(?:" + l + ")")
-			return strings.HasPrefix(n, l) || err == nil && re.MatchString(n) || strings.HasSuffix(n, l)
-		})
+		return slices.ContainsFunc(q.skip, func(l string) bool { return strings.HasPrefix(n, l) || strings.HasSuffix(n, l) }) ||
+			slices.ContainsFunc(q.skipPatterns, func(p pattern) bool { return p.match(n) })
 	})
 }
 
@@ -258,7 +255,8 @@ func (m *model) checkUnused() {
 		if names[e] {
 			continue
 		}
-		hit := slices.ContainsFunc(list, func(n string) bool { return ctHit(e, n) })
+		one, _ := compileList([]string{e})
+		hit := slices.ContainsFunc(list, one.hits)
 		if m.quant.method == methodAWQ {
 			hit = hit || slices.ContainsFunc(list, func(n string) bool { return strings.Contains(n, e) })
 		}

@@ -197,7 +197,7 @@ func (q *quantConfig) gptqScheme(name string) format.Scheme {
 // ctMatch finds the group of a module: a target that is its name or matches it, else the class.
 func (q *quantConfig) ctMatch(name string) *ctGroup {
 	for i := range q.groups {
-		if ctHits(q.groups[i].targets, name) {
+		if q.groups[i].match.hits(name) {
 			return &q.groups[i]
 		}
 	}
@@ -207,20 +207,6 @@ func (q *quantConfig) ctMatch(name string) *ctGroup {
 		}
 	}
 	return nil
-}
-
-// ctHits says whether an entry of the list is the name or matches it.
-func ctHits(list []string, name string) bool {
-	return slices.ContainsFunc(list, func(e string) bool { return ctHit(e, name) })
-}
-
-func ctHit(entry, name string) bool {
-	expr, ok := strings.CutPrefix(entry, "re:")
-	if !ok {
-		return entry == name
-	}
-	p, err := compilePattern(expr)
-	return err == nil && p.match(name)
 }
 
 // checkParts compares names, dtypes and shapes with what the scheme needs.

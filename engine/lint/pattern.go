@@ -2,6 +2,7 @@ package lint
 
 import (
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/dlclark/regexp2"
@@ -35,4 +36,45 @@ func (p pattern) match(name string) bool {
 	}
 	ok, err := p.slow.MatchString(name)
 	return ok && err == nil
+}
+
+// nameList is a list of compressed-tensors: exact names, and patterns behind "re:".
+type nameList struct {
+	exact    map[string]bool
+	patterns []pattern
+}
+
+// compileList compiles the list once; entries that are no patterns hit nothing and are given back.
+func compileList(entries []string) (l nameList, bad map[string]error) {
+	l.exact = map[string]bool{}
+	for _, e := range entries {
+		expr, ok := strings.CutPrefix(e, "re:")
+		if !ok {
+			l.exact[e] = true
+			continue
+		}
+		p, err := compilePattern(expr)
+		if err != nil {
+			if bad == nil {
+				bad = map[string]error{}
+			}
+			bad[e] = err
+			continue
+		}
+		l.patterns = append(l.patterns, p)
+	}
+	return l, bad
+}
+
+// hits says whether an entry is the name or matches it.
+func (l nameList) hits(name string) bool {
+	if l.exact[name] {
+		return true
+	}
+	for _, p := range l.patterns {
+		if p.match(name) {
+			return true
+		}
+	}
+	return false
 }

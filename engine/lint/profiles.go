@@ -196,6 +196,9 @@ func (m *model) checkWhole(p string, uses []use) {
 		if !mod.quantized() {
 			continue
 		}
+		if g := mod.scheme.GroupSize; g > 0 && mod.in%g != 0 && mod.sound && p != Transformers {
+			m.c.addFor(p, "E_GROUP", mod.name, "%d inputs are no multiple of group size %d", mod.in, g)
+		}
 		leaf := mod.name[strings.LastIndexByte(mod.name, '.')+1:]
 		if leaf == "kv_b_proj" && p != Transformers || p == SGLang && (leaf == "q_a_proj" || leaf == "q_b_proj" || leaf == "kv_a_proj_with_mqa") {
 			m.c.addFor(p, "E_MLA", mod.name, "it is quantized")

@@ -107,7 +107,7 @@ func (m *model) expertSets() []*expertSet {
 	at := map[string]*expertSet{}
 	for _, mod := range m.modules {
 		parent, e, leaf, ok := format.SplitExpert(mod.name)
-		if !ok {
+		if !ok || e > 1<<14 { // no model has so many; a damaged name must not make us count to it
 			continue
 		}
 		s := at[parent]
@@ -137,7 +137,7 @@ func (m *model) checkExperts() {
 	}
 	for _, s := range m.expertSets() {
 		want := s.count
-		if m.experts > 0 {
+		if m.experts > 0 && m.experts <= 1<<14 {
 			want = m.experts
 		}
 		leaves := make([]string, 0, len(s.leaves))
@@ -180,7 +180,7 @@ var layerNumber = regexp.MustCompile(`(?:^|\.)(?:layers|h|blocks)\.(\d+)\.`)
 
 // checkLayers: as many layers as config.json says. A layer more may be an MTP block.
 func (m *model) checkLayers() {
-	if m.layers == 0 || m.layers > 1<<16 {
+	if m.layers == 0 || m.layers > 1<<12 {
 		return
 	}
 	seen := map[int]bool{}
