@@ -54,8 +54,6 @@ func (c *LintCmd) Run(ctx context.Context, o *output) error {
 		if failed != nil {
 			exit = engine.ExitFindings
 		}
-		head := *r
-		head.Findings = nil // each had its own line
 		writeJSON(o.out, struct {
 			Type     string `json:"type"`
 			Exit     int    `json:"exit"`
@@ -63,7 +61,8 @@ func (c *LintCmd) Run(ctx context.Context, o *output) error {
 			Warnings int    `json:"warnings"`
 			Notes    int    `json:"notes"`
 			*lint.Report
-		}{"result", exit, r.Count(lint.Error), r.Count(lint.Warning), r.Count(lint.Note), &head})
+			Findings *struct{} `json:"findings,omitempty"` // each had its own line
+		}{"result", exit, r.Count(lint.Error), r.Count(lint.Warning), r.Count(lint.Note), r, nil})
 	}
 	return failed
 }

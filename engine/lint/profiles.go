@@ -151,7 +151,7 @@ func (m *model) checkCTUse(p string, u use, bad func(code, msg string, args ...a
 		if !four8 {
 			bad("E_BITS", "%d bits for %s; pack-quantized has kernels for 4 and 8", s.Bits, u.what())
 		}
-		if !s.Sym && (u.experts || p == SGLang) {
+		if !s.Sym && u.experts {
 			bad("E_SYM", "asymmetric %s", u.what())
 		}
 		if !slices.Contains(fastGroups, s.GroupSize) {
