@@ -127,7 +127,11 @@ func printLint(w io.Writer, r *lint.Report) {
 			if i == 10 {
 				break
 			}
-			fmt.Fprintf(w, "  %.4f  %.4g  %s\n", m.Relative, m.Largest, m.Name)
+			note := ""
+			if m.Rescaled {
+				note = "  (after smoothing factors)"
+			}
+			fmt.Fprintf(w, "  %.4f  %.4g  %s%s\n", m.Relative, m.Largest, m.Name, note)
 		}
 	}
 	if n := r.Count(lint.Error) + r.Count(lint.Warning); n == 0 {
