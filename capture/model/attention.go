@@ -98,7 +98,7 @@ func (m *attnMixer) attend(s *Span) {
 }
 
 // group is attend for the sequences seqs, whose rows are x.
-func (m *attnMixer) group(seqs []Seq, x, dst kernels.Rows, buf []float32) {
+func (m *attnMixer) group(seqs []kernels.Seq, x, dst kernels.Rows, buf []float32) {
 	a, run, n := m.a, m.run, x.M
 	nq, nk := a.heads*a.dim, a.kvHeads*a.dim
 	ld := nq + 2*nk
@@ -121,19 +121,19 @@ func (m *attnMixer) group(seqs []Seq, x, dst kernels.Rows, buf []float32) {
 	blocks(run.r.pool, n, 16, func(_, lo, hi int) {
 		for r := lo; r < hi; r++ {
 			row := qkv[r*ld : (r+1)*ld]
-			m.normRope(row[:nq], a.heads, a.qNorm, pos[r], tabs[r])
-			m.normRope(row[nq:nq+nk], a.kvHeads, a.kNorm, pos[r], tabs[r])
+			m.normRope(row[:nq], a.heads, a.qNorm, pos[r:r+1], tabs[r])
+			m.normRope(row[nq:nq+nk], a.kvHeads, a.kNorm, pos[r:r+1], tabs[r])
 			if a.tempScale != 0 && a.rope == nil {
-				t := log64(float64((pos[r]+1)/int(a.tempFloor)) + 1)
+				t := kernels.Log64(float64((pos[r]+1)/int32(a.tempFloor)) + 1)
 				kernels.Scale(row[:nq], row[:nq], float32(float64(t*float64(a.tempScale))+1))
 			}
 		}
 	})
-	local := make([]Seq, len(seqs))
+	local := make([]kernels.Seq, len(seqs))
 	for i, q := range seqs {
-		local[i] = Seq{Start: q.Start - base, Len: q.Len}
+		local[i] = kernels.Seq{Start: q.Start - base, Len: q.Len}
 	}
-	attentionKernel(run.r.pool, out, qkv, qkv[nq:], qkv[nq+nk:], ld, ld, ld, nq, local, attentionSpec{
+	kernels.Attention(run.r.pool, out, qkv, qkv[nq:], qkv[nq+nk:], ld, ld, ld, nq, local, kernels.AttentionSpec{
 		Heads: a.heads, KVHeads: a.kvHeads, QKDim: a.dim, VDim: a.dim, Scale: a.scale, Window: a.window, Chunk: a.chunk, SoftCap: a.softCap, Sinks: m.sinks})
 	blocks(run.r.pool, n, 32, func(_, lo, hi int) {
 		o := out[lo*nq : hi*nq]
@@ -147,7 +147,7 @@ func (m *attnMixer) group(seqs []Seq, x, dst kernels.Rows, buf []float32) {
 }
 
 // normRope applies head norm and positions to one row of q or k.
-func (m *attnMixer) normRope(x []float32, heads int, norm string, pos int, t *ropeTable) {
+func (m *attnMixer) normRope(x []float32, heads int, norm string, pos []int32, t *ropeTable) {
 	a := m.a
 	apply := func() {
 		switch {
@@ -162,9 +162,7 @@ func (m *attnMixer) normRope(x []float32, heads int, norm string, pos int, t *ro
 		apply()
 	}
 	if t != nil {
-		for h := range heads {
-			t.rotate(x[h*a.dim:(h+1)*a.dim], pos, a.rope.interleaved)
-		}
+		t.rotate(x, heads, a.dim, 0, pos, a.rope.interleaved)
 	}
 	if a.normAfterRope {
 		apply()
@@ -175,8 +173,8 @@ func (m *attnMixer) normRope(x []float32, heads int, norm string, pos int, t *ro
 }
 
 // positions gives position and rope table of every row of a group of sequences.
-func positions(run *LayerRun, r *rope, seqs []Seq, n int) ([]int, []*ropeTable) {
-	pos, tabs := make([]int, n), make([]*ropeTable, n)
+func positions(run *LayerRun, r *rope, seqs []kernels.Seq, n int) ([]int32, []*ropeTable) {
+	pos, tabs := make([]int32, n), make([]*ropeTable, n)
 	base := seqs[0].Start
 	for _, q := range seqs {
 		var t *ropeTable
@@ -184,7 +182,7 @@ func positions(run *LayerRun, r *rope, seqs []Seq, n int) ([]int, []*ropeTable) 
 			t = run.table(r, q.Len)
 		}
 		for i := range q.Len {
-			pos[q.Start-base+i], tabs[q.Start-base+i] = i, t
+			pos[q.Start-base+i], tabs[q.Start-base+i] = int32(i), t
 		}
 	}
 	return pos, tabs

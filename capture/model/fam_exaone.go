@@ -13,7 +13,6 @@ var exaoneMoEFamily = family{name: "exaone_moe", types: []string{"exaone_moe"}, 
 		full.rope = local.rope
 	}
 	moe := deepseekMoE(c)
-	moe.experts = c.dim("num_experts")
 	moe.router.correction = "mlp.e_score_correction_bias"
 	if n := c.intOr("num_shared_experts", 0); n > 0 {
 		moe.shared = gated("mlp.shared_experts.", moe.inter*n, moe.act)

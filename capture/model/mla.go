@@ -129,7 +129,7 @@ func (m *mlaMixer) attend(s *Span) {
 	}
 }
 
-func (m *mlaMixer) group(s *Span, seqs []Seq, dst kernels.Rows, buf []float32) {
+func (m *mlaMixer) group(s *Span, seqs []kernels.Seq, dst kernels.Rows, buf []float32) {
 	a, run := m.a, m.run
 	first := seqs[0].Start
 	n := seqs[len(seqs)-1].Start + seqs[len(seqs)-1].Len - first
@@ -153,26 +153,23 @@ func (m *mlaMixer) group(s *Span, seqs []Seq, dst kernels.Rows, buf []float32) {
 		for r := lo; r < hi; r++ {
 			copy(kr, kpos.F32[(first+r)*kpos.K:(first+r+1)*kpos.K])
 			if tabs[r] != nil {
-				tabs[r].rotate(kr, pos[r], a.rope.interleaved)
+				tabs[r].rotate(kr, 1, a.ropeDim, 0, pos[r:r+1], a.rope.interleaved)
+				tabs[r].rotate(q[r*a.heads*qk:(r+1)*a.heads*qk], a.heads, qk, a.nope, pos[r:r+1], a.rope.interleaved)
 			}
 			for h := range a.heads {
-				x := q[(r*a.heads+h)*qk : (r*a.heads+h+1)*qk]
-				if tabs[r] != nil {
-					tabs[r].rotate(x[a.nope:], pos[r], a.rope.interleaved)
-				}
 				y := k[(r*a.heads+h)*qk : (r*a.heads+h+1)*qk]
 				copy(y, up[(r*a.heads+h)*kv:(r*a.heads+h)*kv+a.nope])
 				copy(y[a.nope:], kr)
 			}
 		}
 	})
-	local := make([]Seq, len(seqs))
+	local := make([]kernels.Seq, len(seqs))
 	for i, x := range seqs {
-		local[i] = Seq{Start: x.Start - first, Len: x.Len}
+		local[i] = kernels.Seq{Start: x.Start - first, Len: x.Len}
 	}
 	// v lies behind the no-rope part of every head's kv_b output: a head stride of kv instead of vDim.
 	v := values(run, up, n, a.heads, a.nope, a.vDim)
-	attentionKernel(run.r.pool, out, q, k, v, a.heads*qk, a.heads*qk, a.heads*a.vDim, a.heads*a.vDim, local, attentionSpec{
+	kernels.Attention(run.r.pool, out, q, k, v, a.heads*qk, a.heads*qk, a.heads*a.vDim, a.heads*a.vDim, local, kernels.AttentionSpec{
 		Heads: a.heads, KVHeads: a.heads, QKDim: qk, VDim: a.vDim, Scale: a.scale})
 	blocks(run.r.pool, n, 32, func(_, lo, hi int) { store(dst, first+lo, out[lo*a.heads*a.vDim:hi*a.heads*a.vDim]) })
 }

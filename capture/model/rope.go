@@ -51,7 +51,7 @@ func ropeOf(c *conf, dim int, interleaved bool, key string) *rope {
 	case "dynamic":
 		r.original = maxPos
 		if alpha := s.floatOr("alpha", 0); alpha > 0 { // hunyuan: a fixed base, whatever the length
-			r.base *= pow64(alpha, float64(r.dim)/float64(r.dim-2))
+			r.base *= kernels.Pow64(alpha, float64(r.dim)/float64(r.dim-2))
 			r.kind = "default"
 		}
 	case "yarn":
@@ -82,7 +82,7 @@ func ropeOf(c *conf, dim int, interleaved bool, key string) *rope {
 		if r.attention == 0 {
 			r.attention = 1
 			if f > 1 {
-				r.attention = math.Sqrt(1 + log64(f)/log64(float64(r.original)))
+				r.attention = math.Sqrt(1 + kernels.Log64(f)/kernels.Log64(float64(r.original)))
 			}
 		}
 	case "llama3":
@@ -106,7 +106,7 @@ func yarnMscale(factor, m float64) float64 {
 	if factor <= 1 {
 		return 1
 	}
-	return 0.1*m*log64(factor) + 1
+	return 0.1*m*kernels.Log64(factor) + 1
 }
 
 // variant names the frequencies that a sequence of n tokens uses; equal variants share tables.
@@ -129,11 +129,11 @@ func (r *rope) frequencies(variant int) (inv []float32, scale float32) {
 	base, scale64 := r.base, 1.0
 	if r.kind == "dynamic" {
 		grow := r.factor*float64(variant)/float64(r.original) - (r.factor - 1)
-		base *= pow64(grow, float64(r.dim)/float64(r.dim-2))
+		base *= kernels.Pow64(grow, float64(r.dim)/float64(r.dim-2))
 	}
 	f := make([]float64, half) // base^(2i/dim)
 	for i := range f {
-		f[i] = pow64(base, float64(2*i)/float64(r.dim))
+		f[i] = kernels.Pow64(base, float64(2*i)/float64(r.dim))
 	}
 	switch r.kind {
 	case "linear":
@@ -155,13 +155,15 @@ func (r *rope) frequencies(variant int) (inv []float32, scale float32) {
 			inv[i] = float32(1/(r.factor*f[i])*ramp + 1/f[i]*(1-ramp))
 		}
 	case "longrope":
-		ext, mul := r.short, r.shortMul
-		if variant == 1 {
-			ext, mul = r.long, r.longMul
-		}
+		ext := r.short
 		scale64 = r.attention
-		if mul != 0 {
-			scale64 = mul
+		switch {
+		case r.longMul != 0 && variant == 1: // phimoe: the reference changes the scale, not the frequencies
+			scale64 = r.longMul
+		case r.longMul != 0:
+			scale64 = r.shortMul
+		case variant == 1:
+			ext = r.long
 		}
 		for i := range f {
 			inv[i] = float32(1 / (ext[i] * f[i]))
@@ -189,7 +191,7 @@ func (r *rope) frequencies(variant int) (inv []float32, scale float32) {
 
 // correction is YaRN's dimension at which a number of rotations fits into the original length.
 func (r *rope) correction(rotations float64) float64 {
-	return float64(r.dim) * log64(float64(r.original)/(rotations*2*math.Pi)) / (2 * log64(r.base))
+	return float64(r.dim) * kernels.Log64(float64(r.original)/(rotations*2*math.Pi)) / (2 * kernels.Log64(r.base))
 }
 
 // ropeTable holds cos and sin [positions][dim/2] of one variant.
@@ -202,40 +204,17 @@ type ropeTable struct {
 func (r *rope) table(variant, n int) *ropeTable {
 	inv, scale := r.frequencies(variant)
 	t := &ropeTable{half: len(inv), cos: make([]float32, n*len(inv)), sin: make([]float32, n*len(inv))}
-	angle := make([]float32, len(inv))
-	for p := range n {
-		for i, f := range inv {
-			angle[i] = float32(p) * f
-		}
-		c, s := t.cos[p*t.half:(p+1)*t.half], t.sin[p*t.half:(p+1)*t.half]
-		sinCos(s, c, angle)
-		if scale != 1 {
-			kernels.Scale(c, c, scale)
-			kernels.Scale(s, s, scale)
-		}
-	}
+	kernels.RopeTables(t.sin, t.cos, inv, 0, n, scale)
 	return t
 }
 
-// rotate turns the first 2*half features of one head vector for position p.
-func (t *ropeTable) rotate(x []float32, p int, interleaved bool) {
-	c, s := t.cos[p*t.half:(p+1)*t.half], t.sin[p*t.half:(p+1)*t.half]
-	s = s[:len(c)]
+// rotate turns the rotated features of one row's heads for a position. offset is where they begin in a head.
+func (t *ropeTable) rotate(x []float32, heads, dim, offset int, pos []int32, interleaved bool) {
+	l := kernels.RopeLayout{Heads: heads, HeadDim: dim, Offset: offset, RotDim: 2 * t.half}
 	if interleaved {
-		x = x[:2*len(c)]
-		for i := range c {
-			a, b := x[2*i], x[2*i+1]
-			x[2*i] = float32(a*c[i]) - float32(b*s[i])
-			x[2*i+1] = float32(b*c[i]) + float32(a*s[i])
-		}
-		return
+		l.Pairs = kernels.RopeInterleaved
 	}
-	lo, hi := x[:len(c)], x[t.half:t.half+len(c)]
-	for i := range c {
-		a, b := lo[i], hi[i]
-		lo[i] = float32(a*c[i]) - float32(b*s[i])
-		hi[i] = float32(b*c[i]) + float32(a*s[i])
-	}
+	kernels.ApplyRope(x, len(x), pos, t.sin, t.cos, l)
 }
 
 func rsqrt(n int) float32 { return float32(1 / math.Sqrt(float64(n))) }

@@ -11,7 +11,7 @@ import (
 // the residual and the rows of the current sites, nothing else.
 type Span struct {
 	run   *LayerRun
-	seqs  []Seq
+	seqs  []kernels.Seq
 	rows  int
 	stage int
 	x     []float32 // residual [rows,hidden]
@@ -35,7 +35,7 @@ type plane struct {
 func (run *LayerRun) NewSpan(lengths []int, x kernels.Rows) (*Span, error) {
 	s := &Span{run: run}
 	for _, n := range lengths {
-		s.seqs = append(s.seqs, Seq{Start: s.rows, Len: n})
+		s.seqs = append(s.seqs, kernels.Seq{Start: s.rows, Len: n})
 		s.rows += n
 	}
 	if x.M != s.rows || x.K != run.m.Hidden || s.rows == 0 {
@@ -54,7 +54,7 @@ func (run *LayerRun) NewSpan(lengths []int, x kernels.Rows) (*Span, error) {
 func (s *Span) Len() int { return s.rows }
 
 // Seqs gives the batches as ranges of rows.
-func (s *Span) Seqs() []Seq { return s.seqs }
+func (s *Span) Seqs() []kernels.Seq { return s.seqs }
 
 // Stage is the index of the stage whose sites have their rows now; len(Layer.Stages) when the layer is done.
 func (s *Span) Stage() int { return s.stage }
