@@ -3,13 +3,11 @@ package lint
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"math"
 	"slices"
 	"strings"
 
 	"quire/engine/format"
-	"quire/kernels/dtype"
 )
 
 // AgainstTable is the error of every module against the original.
@@ -38,8 +36,8 @@ func bound(bits int) float64 {
 // compareWith reads the original beside the checkpoint, a module at a time on each core.
 func (m *model) compareWith(ctx context.Context, dir string, limit float64) *AgainstTable {
 	table := &AgainstTable{Original: dir}
-	own := &collector{} // the original's own faults are not findings about the checkpoint
-	orig := openFiles(dir, own)
+	source := openOriginal(ctx, dir)
+	orig := source.files
 	defer orig.close() //nolint:errcheck // read only
 	if len(orig.tensors) == 0 {
 		m.c.add("E_AGAINST", dir, "no tensors there")
@@ -52,8 +50,8 @@ func (m *model) compareWith(ctx context.Context, dir string, limit float64) *Aga
 		if !mod.quantized() || !mod.sound || mod.readError {
 			return
 		}
-		w, source := originalWeight(orig, m.modelType, mod)
-		used[i] = source
+		w, from := source.weight(ctx, mod)
+		used[i] = from
 		if w == nil {
 			return
 		}
@@ -114,7 +112,7 @@ func (m *model) compareCopies(ctx context.Context, orig *checkpointFiles, covere
 		switch {
 		case covered[n] || strings.HasSuffix(n, "weight_scale_inv"):
 		case b == nil:
-			if len(a.Shape) == 3 && fusedExperts.MatchString(n) {
+			if len(a.Shape) > 2 && fusedExperts.MatchString(n) {
 				return // written expert by expert; compared there, or listed as unread
 			}
 			m.c.add("E_AGAINST_MISSING", n, "%s %v", a.DType, a.Shape)
@@ -190,83 +188,4 @@ func moduleError(name string, w, q []float32) *ModuleError {
 		e.Relative = finiteOr(math.Sqrt(num/den), math.MaxFloat64)
 	}
 	return e
-}
-
-// originalWeight reads the source of a module as [out, in]: the tensor of the same name, or its part of a fused 3-D
-// tensor of experts where the shape says the layout without doubt. The second result is the tensor used.
-func originalWeight(orig *checkpointFiles, modelType string, mod *module) ([]float32, string) {
-	if t := orig.tensors[mod.name+".weight"]; t != nil {
-		if !plainFloat(t.DType) || !slices.Equal(t.Shape, []int{mod.out, mod.in}) {
-			return nil, t.Name
-		}
-		return readFloats(t, 0, mod.out*mod.in), t.Name
-	}
-	parent, e, leaf, ok := format.SplitExpert(mod.name)
-	if !ok {
-		return nil, ""
-	}
-	half, name := 0, parent+".gate_up_proj"
-	switch leaf {
-	case "gate_proj":
-	case "up_proj":
-		half = 1
-	case "down_proj":
-		half, name = -1, parent+".down_proj"
-	default:
-		return nil, ""
-	}
-	t := orig.tensors[name]
-	if t == nil || len(t.Shape) != 3 || e >= t.Shape[0] || !plainFloat(t.DType) {
-		return nil, ""
-	}
-	rows := mod.out
-	if half >= 0 {
-		rows *= 2
-	}
-	straight, transposed := t.Shape[1] == rows && t.Shape[2] == mod.in, t.Shape[1] == mod.in && t.Shape[2] == rows
-	if straight == transposed || modelType == "gpt_oss" { // square, or interleaved: the shape does not say
-		return nil, t.Name
-	}
-	all := readFloats(t, e*rows*mod.in, rows*mod.in)
-	if all == nil {
-		return nil, t.Name
-	}
-	first := max(half, 0) * mod.out
-	w := make([]float32, mod.out*mod.in)
-	for o := range mod.out {
-		for i := range mod.in {
-			if straight {
-				w[o*mod.in+i] = all[(first+o)*mod.in+i]
-			} else {
-				w[o*mod.in+i] = all[i*rows+first+o]
-			}
-		}
-	}
-	return w, t.Name
-}
-
-// readFloats reads n elements from element at.
-func readFloats(t *tensor, at, n int) []float32 {
-	size := dtypeBits[t.DType] / 8
-	raw := make([]byte, n*size)
-	if int64((at+n)*size) > t.size {
-		return nil
-	}
-	if _, err := t.shard.file.ReadAt(raw, t.begin+int64(at*size)); err != nil {
-		return nil
-	}
-	out := make([]float32, n)
-	for i := range out {
-		switch t.DType {
-		case "BF16":
-			out[i] = dtype.BF16ToF32(binary.LittleEndian.Uint16(raw[2*i:]))
-		case "F16":
-			out[i] = dtype.F16ToF32(binary.LittleEndian.Uint16(raw[2*i:]))
-		case "F64":
-			out[i] = float32(math.Float64frombits(binary.LittleEndian.Uint64(raw[8*i:])))
-		default:
-			out[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
-		}
-	}
-	return out
 }

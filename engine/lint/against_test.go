@@ -3,6 +3,7 @@ package lint_test
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -13,12 +14,14 @@ import (
 )
 
 // originalOf writes the unquantized model that a build came from: dequantized weights in float32. With fused, the experts
-// stand in 3-D tensors, as [experts, 2·width, hidden] or transposed.
-func originalOf(t *testing.T, b *build, fused, transposed bool) string {
+// stand in 3-D tensors [experts, 2·width, hidden] and [experts, hidden, width].
+func originalOf(t *testing.T, b *build, fused bool, modelType string) string {
 	t.Helper()
 	o := *b
 	o.tensors, o.quant, o.shards = map[string]format.TensorData{}, nil, 1
-	o.config = map[string]any{"model_type": "qwen3_moe"}
+	o.config = maps.Clone(b.config)
+	delete(o.config, "quantization_config")
+	o.config["model_type"] = modelType
 	o.files = map[string][]byte{}
 	for n, d := range b.tensors {
 		if d.DType == format.BF16 && !strings.HasSuffix(n, ".weight_scale") {
@@ -49,42 +52,27 @@ func originalOf(t *testing.T, b *build, fused, transposed bool) string {
 		var gateUp, down []float32
 		for e := range experts {
 			q := fmt.Sprintf("%s%d.", p, e)
-			both := slices.Concat(deq[q+"gate_proj"], deq[q+"up_proj"])
-			if transposed {
-				both = transpose(both, 2*width, hidden)
-			}
-			gateUp = append(gateUp, both...)
-			d := deq[q+"down_proj"]
-			if transposed {
-				d = transpose(d, hidden, width)
-			}
-			down = append(down, d...)
+			gateUp = append(append(gateUp, deq[q+"gate_proj"]...), deq[q+"up_proj"]...)
+			down = append(down, deq[q+"down_proj"]...)
 		}
-		shape, dshape := []int{experts, 2 * width, hidden}, []int{experts, hidden, width}
-		if transposed {
-			shape, dshape = []int{experts, hidden, 2 * width}, []int{experts, width, hidden}
-		}
-		o.tensors[p+"gate_up_proj"] = format.TensorData{TensorSpec: format.TensorSpec{DType: format.F32, Shape: shape}, Data: floats(gateUp)}
-		o.tensors[p+"down_proj"] = format.TensorData{TensorSpec: format.TensorSpec{DType: format.F32, Shape: dshape}, Data: floats(down)}
+		o.tensors[p+"gate_up_proj"] = format.TensorData{TensorSpec: format.TensorSpec{DType: format.F32, Shape: []int{experts, 2 * width, hidden}}, Data: floats(gateUp)}
+		o.tensors[p+"down_proj"] = format.TensorData{TensorSpec: format.TensorSpec{DType: format.F32, Shape: []int{experts, hidden, width}}, Data: floats(down)}
 	}
 	return o.write(t)
 }
 
-func transpose(w []float32, rows, cols int) []float32 {
-	out := make([]float32, len(w))
-	for r := range rows {
-		for c := range cols {
-			out[c*rows+r] = w[r*cols+c]
-		}
-	}
-	return out
-}
-
 func TestAgainstOriginal(t *testing.T) {
 	for _, layout := range []struct {
-		name              string
-		fused, transposed bool
-	}{{"by expert", false, false}, {"fused", true, false}, {"fused and transposed", true, true}} {
+		name      string
+		fused     bool
+		modelType string
+		unread    int
+	}{
+		{"by expert", false, "qwen3_moe", 0},
+		{"fused", true, "qwen3_moe", 0},
+		{"by expert, unknown family", false, "nobody", 0},
+		{"fused, unknown family", true, "nobody", layers * experts * 3}, // a layout nobody states is not guessed
+	} {
 		t.Run(layout.name, func(t *testing.T) {
 			b := newBuild(t, bases["ct"])
 			for _, m := range b.modules { // as stored: bf16 scales
@@ -92,13 +80,13 @@ func TestAgainstOriginal(t *testing.T) {
 					m.Scales[i] = math.Float32frombits((math.Float32bits(s) + 0x7FFF + math.Float32bits(s)>>16&1) &^ 0xFFFF)
 				}
 			}
-			original := originalOf(t, b, layout.fused, layout.transposed)
+			original := originalOf(t, b, layout.fused, layout.modelType)
 			r := run(t, b.write(t), lint.Options{Against: original})
 			if r.Failed() {
 				t.Errorf("findings %v", codes(r))
 			}
-			if n := len(r.Against.Modules); n != len(b.modules) || r.Against.Modules[0].Relative != 0 {
-				t.Errorf("%d modules, worst error %g; want %d and 0", n, r.Against.Modules[0].Relative, len(b.modules))
+			if n := len(r.Against.Modules); n != len(b.modules)-layout.unread || r.Against.Modules[0].Relative != 0 || len(r.Against.Unread) != layout.unread {
+				t.Errorf("%d modules, worst error %g, %d not read; want %d, 0 and %d", n, r.Against.Modules[0].Relative, len(r.Against.Unread), len(b.modules)-layout.unread, layout.unread)
 			}
 			// Spoil one module, one copy, and lose one tensor.
 			b.edit(o0+".weight_packed", func(d *format.TensorData) {

@@ -140,7 +140,11 @@ func newBuild(t testing.TB, o buildOptions) *build {
 	plainTensor("model.embed_tokens.weight", 96, hidden)
 	plainTensor("model.norm.weight", hidden)
 	for l := range layers {
-		plainTensor(fmt.Sprintf("model.layers.%d.input_layernorm.weight", l), hidden)
+		p := fmt.Sprintf("model.layers.%d.", l)
+		plainTensor(p+"input_layernorm.weight", hidden)
+		plainTensor(p+"post_attention_layernorm.weight", hidden)
+		plainTensor(p+"self_attn.q_norm.weight", 32)
+		plainTensor(p+"self_attn.k_norm.weight", 32)
 	}
 	c, err := f.Config(b.summary)
 	if err != nil {
@@ -158,7 +162,9 @@ func newBuild(t testing.TB, o buildOptions) *build {
 		dtype = "float16" // so that SGLang takes the experts
 	}
 	b.config = map[string]any{"architectures": []string{"Qwen3MoeForCausalLM"}, "model_type": "qwen3_moe", "hidden_size": hidden, "moe_intermediate_size": width,
-		"num_hidden_layers": layers, "num_experts": experts, "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_act": "silu",
+		"num_hidden_layers": layers, "num_experts": experts, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 96, "num_experts_per_tok": 1, "norm_topk_prob": true,
+		"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 64, "intermediate_size": 128, "decoder_sparse_step": 1, "mlp_only_layers": []int{},
+		"attention_bias": false, "hidden_act": "silu",
 		"torch_dtype": dtype, "tie_word_embeddings": false}
 	return b
 }

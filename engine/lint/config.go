@@ -83,7 +83,6 @@ type modelConfig struct {
 	tied        bool
 	quant       quantConfig
 	quantBlock  bool
-	modelType   string
 	denseLayers int
 }
 
@@ -141,7 +140,6 @@ func readConfig(f *checkpointFiles, c *collector) *modelConfig {
 	m.dtype = strings.TrimPrefix(m.dtype, "torch.")
 	m.activation, _, _ = first[string](text, "hidden_act", "hidden_activation", "activation_function")
 	m.tied, _, _ = get[bool](o, "tie_word_embeddings")
-	m.modelType, _, _ = get[string](o, "model_type")
 	block, ok := o.raw["quantization_config"]
 	if !ok || string(block) == "null" {
 		if block, ok = o.raw["compression_config"]; !ok || string(block) == "null" {
