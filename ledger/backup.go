@@ -10,6 +10,8 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
+
+	"quire/ledger/internal/boltfile"
 )
 
 // BackupOptions of a copy.
@@ -107,8 +109,20 @@ func copyFile(from, to string, rec segmentRecord) error {
 		return err
 	}
 	defer src.Close()
+	st, err := src.Stat()
+	if err != nil {
+		return err
+	}
+	name := rec.file()
+	if rec.ID == 0 {
+		name = databaseName
+	}
+	b, err := boltfile.Open(src, st.Size())
+	if err != nil {
+		return &DamageError{File: name, Chunk: -1, What: "file header", Inner: err}
+	}
 	return copyTo(to, func(f *os.File) error {
-		_, err := io.Copy(f, src)
+		_, err := io.CopyN(f, src, b.Used())
 		return err
 	})
 }

@@ -432,7 +432,7 @@ func (s *segmentSet) seal(ctx context.Context, seg *segment) error {
 	if err := s.l.blobs.closeSegment(ctx, seg); err != nil {
 		return err
 	}
-	size, txid, err := sealedFacts(seg.path, seg.rec.file())
+	size, txid, err := trimSegment(seg.path, seg.rec.file())
 	if err != nil {
 		return err
 	}

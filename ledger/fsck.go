@@ -292,6 +292,7 @@ func (c *fsck) events() error {
 		if err := c.ctx.Err(); err != nil {
 			return context.Cause(c.ctx)
 		}
+		started := next
 		_, err := v.st.scan(bucketEvents, seqKey(next), 4096, func(k, b []byte) error {
 			if len(k) != 8 {
 				return damagedf(databaseName, "event key of %d bytes", len(k))
@@ -315,7 +316,16 @@ func (c *fsck) events() error {
 		}
 		if err == nil {
 			if b, gerr := v.st.get(bucketEvents, seqKey(next)); gerr == nil && b != nil {
-				continue // the scan ended at its limit
+				if next > started {
+					continue // the scan ended at its limit
+				}
+				// A search finds it and a walk does not: the order of keys is damaged.
+				if err := check(next, b); err != nil {
+					return err
+				}
+				c.find(LevelChain, "damage", "order", Finding{File: databaseName, Seq: next, What: "the event is found by its number and not in order", Consequence: "listings end before it", Repair: repairSalvage})
+				next++
+				continue
 			}
 		}
 		// Events are missing here: find the next that can be read.

@@ -434,9 +434,10 @@ func newWriters(l *Ledger, hf *headFile, head Head, tree frontier, hashes hashAp
 	l.head.Store(&head)
 }
 
-// sealedFacts gives what the record of a sealed segment remembers: length and newest transaction.
-func sealedFacts(path, name string) (size int64, txid uint64, err error) {
-	f, err := os.Open(path)
+// trimSegment cuts what bbolt set aside behind the last page of a closed segment, and gives what its record remembers:
+// length and newest transaction.
+func trimSegment(path, name string) (size int64, txid uint64, err error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -449,5 +450,14 @@ func sealedFacts(path, name string) (size int64, txid uint64, err error) {
 	if err != nil {
 		return 0, 0, &DamageError{File: name, Chunk: -1, What: "file header", Inner: err}
 	}
-	return st.Size(), b.Meta.TxID, nil
+	if size = b.Used(); size < st.Size() {
+		if err := f.Truncate(size); err != nil {
+			return 0, 0, err
+		}
+		if err := f.Sync(); err != nil {
+			return 0, 0, err
+		}
+	}
+	failpoint("segment.trimmed")
+	return size, b.Meta.TxID, nil
 }

@@ -25,6 +25,14 @@ type store interface {
 	last(bucket []byte) (k, v []byte, err error)
 }
 
+// inOrder makes sure that a scan goes on: with keys out of order, one that starts again behind the last key may not.
+func inOrder(bucket, from, prev, k []byte) error {
+	if bytes.Compare(k, from) < 0 || prev != nil && bytes.Compare(k, prev) <= 0 {
+		return damagedf(databaseName, "keys of table %s are out of order at %x", bucket, k)
+	}
+	return nil
+}
+
 // errStop ends a scan without an error.
 var errStop = errors.New("stop")
 
@@ -54,7 +62,12 @@ func (s boltStore) get(bucket, key []byte) (v []byte, err error) {
 func (s boltStore) scan(bucket, from []byte, limit int, fn func(k, v []byte) error) (more bool, err error) {
 	err = s.view(bucket, func(b *bolt.Bucket) error {
 		c := b.Cursor()
+		var prev []byte
 		for k, v := c.Seek(from); k != nil; k, v = c.Next() {
+			if err := inOrder(bucket, from, prev, k); err != nil {
+				return err
+			}
+			prev = k
 			if limit == 0 {
 				more = true
 				return nil
@@ -116,7 +129,12 @@ func (s fileStore) scan(bucket, from []byte, limit int, fn func(k, v []byte) err
 	if err != nil {
 		return false, err
 	}
+	var prev []byte
 	err = b.Walk(from, func(e boltfile.Entry) error {
+		if err := inOrder(bucket, from, prev, e.Key); err != nil {
+			return err
+		}
+		prev = append(prev[:0], e.Key...)
 		if limit == 0 {
 			more = true
 			return io.EOF

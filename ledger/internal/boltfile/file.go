@@ -59,6 +59,9 @@ type Meta struct {
 // NoFreelist says that the free list is not stored.
 func (m Meta) NoFreelist() bool { return m.Freelist == noFreelist }
 
+// Used is the length of the part of the file that the state needs; what follows was only set aside.
+func (f *File) Used() int64 { return int64(f.Meta.High) * int64(f.pageSize) }
+
 // File is a bbolt file, or a consistent state of one that is being written.
 type File struct {
 	r        io.ReaderAt
