@@ -124,3 +124,6 @@ func (m *Model) NewRunner(o RunnerOptions) *Runner {
 
 // Model gives the model.
 func (r *Runner) Model() *Model { return r.m }
+
+// Model gives the model that the layer belongs to.
+func (run *LayerRun) Model() *Model { return run.m }
