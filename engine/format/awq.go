@@ -37,7 +37,7 @@ func (awqGEMM) Check(m *Module, natural bool) error {
 	case !natural:
 		return m.errorf("E1510", "use gptq_v2 for desc_act", "awq has no g_idx")
 	}
-	return nil
+	return m.checkScaleDType(awqGEMM{}.StoredScale(m.ScaleDType))
 }
 
 func (f awqGEMM) Plan(m *Module) ([]TensorSpec, error) {

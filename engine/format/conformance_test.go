@@ -189,6 +189,7 @@ func TestRefusals(t *testing.T) {
 			{"five bits", "E1502", "gptq gptq_v2 awq compressed-tensors-w8a8", func(m *format.Module) { m.Bits = 5 }},
 			{"outputs do not fill a word", "E1509", "gptq gptq_v2 awq", func(m *format.Module) { m.Out = 31 }},
 			{"empty", "E1501", "", func(m *format.Module) { m.Out = 0 }},
+			{"scales of float32", "E1504", "gptq gptq_v2 awq", func(m *format.Module) { m.ScaleDType = format.F32 }},
 			{"scale dtype", "E1504", "", func(m *format.Module) { m.ScaleDType = format.I8 }},
 		} {
 			if c.only != "" && !slices.Contains(strings.Fields(c.only), f.Name()) {

@@ -34,7 +34,7 @@ func (gptq) Check(m *Module, _ bool) error {
 	if m.In*m.Bits%32 != 0 || m.Out*m.Bits%32 != 0 {
 		return m.errorf("E1509", "leave the module out or use compressed-tensors", "shape [%d, %d] at %d bits does not fill 32-bit words", m.Out, m.In, m.Bits)
 	}
-	return nil
+	return m.checkScaleDType(F16)
 }
 
 func (f gptq) Plan(m *Module) ([]TensorSpec, error) {

@@ -183,6 +183,15 @@ func (m *Module) checkShape() error {
 	return nil
 }
 
+// checkScaleDType refuses scales that were rounded to more bits than the format stores: the cast would change them, module
+// by module, when the work is done.
+func (m *Module) checkScaleDType(stored DType) error {
+	if m.ScaleDType == F32 && stored != F32 {
+		return m.errorf("E1504", "set scale_dtype to bf16 or f16, or use compressed-tensors", "scales rounded to F32 are stored as %s", stored)
+	}
+	return nil
+}
+
 // checkContent reports arrays of the wrong length, codes off the grid, zeros off the grid, groups out of range.
 func (m *Module) checkContent() error {
 	g := m.Groups()
