@@ -1,0 +1,13 @@
+// Package jinja renders chat templates as Jinja2 3.1 does in the environment that transformers sets up: an immutable sandbox with
+// trim_blocks, lstrip_blocks, loop controls and the {% generation %} block.
+//
+// It promises the same text as that environment, byte for byte, for what chat templates use: Python's numbers, their
+// printing, string methods and slices, ordered dictionaries, the filters, tests and statements of the tables in filters.go, tests.go and
+// parse.go. What it does not know it refuses when a template is compiled (statements) or reached (filters, methods), by
+// name; it never skips anything. Inheritance, imports and inclusion are refused. Output and loops are bounded, and no
+// template can reach files, clocks or Go values.
+//
+//	source ──lex──▶ tokens (whitespace control resolved) ──parse──▶ tree ──Render──▶ text, generation spans
+//
+// Vocabulary: a value is nil (None), bool, int64, *big.Int, float64, string, *List, *Tuple, *Dict, *Namespace, a function, or Undefined.
+package jinja
