@@ -274,6 +274,41 @@ func TestGIdxWraps(t *testing.T) {
 	}
 }
 
+// TestReadsCompressedTensorsGIdx: weight_g_idx is read though never written, and says the group of each column.
+func TestReadsCompressedTensorsGIdx(t *testing.T) {
+	f, err := format.Lookup("compressed-tensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := base(f)
+	for i := range m.Scales {
+		m.Scales[i] = float32(1 + i%2) // group 0: 1, group 1: 2
+	}
+	tensors, err := f.Encode(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gidx := format.TensorData{TensorSpec: format.TensorSpec{Name: "m.weight_g_idx", DType: format.I32, Shape: []int{64}}, Data: make([]byte, 4*64)}
+	for i := range 64 {
+		binary.LittleEndian.PutUint32(gidx.Data[4*i:], uint32(i%2))
+	}
+	back, err := f.Decode("m", m.Scheme(), append(tensors, gidx))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := make([]float32, 32*64)
+	back.Dequantize(w)
+	for i, v := range w[:64] {
+		if want := float32(-3 * (1 + i%2)); v != want { // code 0, zero 3
+			t.Fatalf("column %d is %g, want %g", i, v, want)
+		}
+	}
+	binary.LittleEndian.PutUint32(gidx.Data, 2)
+	if _, err := f.Decode("m", m.Scheme(), append(tensors, gidx)); !errors.Is(err, format.ErrModule) {
+		t.Errorf("group 2 of 2: %v", err)
+	}
+}
+
 // FuzzDecode: no tensors make a reader panic.
 func FuzzDecode(f *testing.F) {
 	for i, fm := range format.All() {

@@ -181,8 +181,19 @@ func (m *model) plainByDesign(profile, name string) bool {
 	case head(name):
 		// vLLM and SGLang ask the head's own switch (gptq, awq) or never quantize it; transformers converts every Linear.
 		return m.quant.method != methodCT || profile != Transformers
-	case router(name):
+	case router(name), tower(name):
 		return m.quant.method != methodCT
+	}
+	return false
+}
+
+// tower says whether the module belongs to a vision or audio tower or to what connects it, which loaders of gptq and awq
+// build without quantization.
+func tower(name string) bool {
+	for _, part := range []string{"visual", "vision", "audio", "projector", "merger"} {
+		if strings.Contains(name, part) {
+			return true
+		}
 	}
 	return false
 }

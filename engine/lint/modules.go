@@ -371,7 +371,7 @@ func (m *model) checkWidths() {
 		return
 	}
 	for _, mod := range m.modules {
-		if mod.out == 0 || !strings.Contains(mod.name, "layers.") || strings.Contains(mod.name, "visual") || strings.Contains(mod.name, "vision") || strings.Contains(mod.name, "audio") {
+		if mod.out == 0 || !strings.Contains(mod.name, "layers.") || tower(mod.name) {
 			continue
 		}
 		leaf := mod.name[strings.LastIndexByte(mod.name, '.')+1:]

@@ -190,7 +190,7 @@ func (m *model) checkLayers() {
 		if !strings.HasPrefix(name, "model.") && !strings.HasPrefix(name, "language_model.") && !strings.HasPrefix(name, "layers.") && !strings.HasPrefix(name, "transformer.") {
 			continue
 		}
-		if strings.Contains(name, "visual") || strings.Contains(name, "vision") || strings.Contains(name, "mtp") {
+		if tower(name) || strings.Contains(name, "mtp") {
 			continue
 		}
 		if x := layerNumber.FindStringSubmatch(name); x != nil {
