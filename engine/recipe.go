@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"reflect"
 	"sort"
 	"strings"
@@ -106,6 +107,70 @@ func (r *Rules) UnmarshalYAML(n *yaml.Node) error {
 		*r = append(*r, rule)
 	}
 	return nil
+}
+
+// MarshalYAML writes the spelling that UnmarshalYAML reads.
+func (r Rules) MarshalYAML() (any, error) {
+	n := &yaml.Node{Kind: yaml.MappingNode}
+	for _, rule := range r {
+		key := "+:" + rule.Pattern
+		if rule.Skip {
+			key = "-:" + rule.Pattern
+		}
+		var v yaml.Node
+		set := rule.Set
+		if set == nil {
+			set = map[string]any{}
+		}
+		if err := v.Encode(set); err != nil {
+			return nil, err
+		}
+		n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key}, &v)
+	}
+	return n, nil
+}
+
+// RecipeFile is the file of the run directory that holds the recipe as given, with absolute paths.
+const RecipeFile = "recipe.yaml"
+
+// Save spells the recipe as YAML with absolute paths, so that a run can be resumed from anywhere.
+func (r *Recipe) Save() ([]byte, error) {
+	c := *r
+	abs := func(p *string) *string {
+		if p == nil {
+			return nil
+		}
+		if a, err := filepath.Abs(*p); err == nil {
+			return &a
+		}
+		return p
+	}
+	c.Model, c.Output, c.RunDir = abs(r.Model), abs(r.Output), abs(r.RunDir)
+	c.Calibration = nil
+	for _, f := range r.Calibration {
+		c.Calibration = append(c.Calibration, *abs(&f))
+	}
+	for _, f := range r.DynamicFlag {
+		rule, err := parseRule(f)
+		if err != nil {
+			return nil, err
+		}
+		c.Dynamic = append(c.Dynamic, rule)
+	}
+	m := yaml.Node{Kind: yaml.MappingNode}
+	v := reflect.ValueOf(&c).Elem()
+	for i := range v.NumField() {
+		key := v.Type().Field(i).Tag.Get("yaml")
+		if key == "" || key == "-" || v.Field(i).IsZero() {
+			continue
+		}
+		var n yaml.Node
+		if err := n.Encode(v.Field(i).Interface()); err != nil {
+			return nil, err
+		}
+		m.Content = append(m.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: key}, &n)
+	}
+	return yaml.Marshal(&m)
 }
 
 // aliases are the names that users of other tools type. reference/ux_ecosystem.md 2.3.

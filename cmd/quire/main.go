@@ -18,6 +18,12 @@ import (
 
 // cli is the whole command line: one field a verb, each verb in its own file.
 type cli struct {
+	Plan    PlanCmd    `cmd:"" help:"Resolve everything from headers: fates, memory, disk, findings."`
+	Run     RunCmd     `cmd:"" help:"Quantize a model; the same command resumes."`
+	Resume  ResumeCmd  `cmd:"" help:"Go on with a run."`
+	Status  StatusCmd  `cmd:"" help:"Look at a run, also while it works."`
+	Lint    LintCmd    `cmd:"" help:"Check any published quantized checkpoint."`
+	Ledger  LedgerCmd  `cmd:"" help:"Look after ledgers."`
 	Version VersionCmd `cmd:"" help:"Print the build identity."`
 }
 
@@ -79,6 +85,10 @@ func report(err error, asJSON bool, out, errw io.Writer) int {
 	var c coded
 	if errors.As(err, &c) {
 		code, exit, try = c.ErrorCode(), c.ExitCode(), c.Remedy()
+	}
+	var quiet interface{ Silent() bool }
+	if errors.As(err, &quiet) && quiet.Silent() { // the verb has printed its findings already
+		return exit
 	}
 	if asJSON {
 		writeJSON(out, map[string]any{"type": "error", "code": code, "exit": exit, "message": err.Error(), "hint": try})

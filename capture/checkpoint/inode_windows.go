@@ -1,0 +1,5 @@
+package checkpoint
+
+import "os"
+
+func inode(os.FileInfo) uint64 { return 0 }

@@ -1,0 +1,391 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sort"
+	"strings"
+
+	"quire/capture/model"
+	"quire/capture/text"
+	"quire/engine/format"
+	"quire/kernels"
+	"quire/ledger"
+)
+
+// Plan is everything that can be said before any weight is read.
+type Plan struct {
+	Identity PlanIdentity `json:"identity"`
+	Advice   Advice       `json:"advice"`
+	Digest   string       `json:"plan_digest"` // SHA-256 of the canonical JSON of Identity
+
+	Settings    *Settings         `json:"-"`
+	Calibration *text.Calibration `json:"-"`
+
+	recipe     *Recipe
+	checkpoint Checkpoint
+	model      *model.Model
+	byModule   map[string]*ModulePlan
+	format     format.Format
+	budget     Budget
+	decoded    map[string]bool // logical tensors that are made from codes and scales
+}
+
+// PlanIdentity is what decides the bytes of the result, apart from the contents of the shards.
+type PlanIdentity struct {
+	Settings    Identity     `json:"settings"`
+	Contract    string       `json:"contract"`
+	Solver      string       `json:"solver"`
+	Family      string       `json:"family"`
+	Headers     string       `json:"headers"` // SHA-256 over names, dtypes, shapes and places of all stored tensors
+	Config      string       `json:"config"`
+	SideFiles   []FileDigest `json:"side_files"`            // tokenizer, templates, generation config, remote code
+	Calibration string       `json:"calibration,omitempty"` // digest of the batches of token ids
+	Batches     int          `json:"batches"`
+}
+
+// solverVersion changes when a solver gives other codes for the same input.
+const solverVersion = "quire-solver-1"
+
+// Advice is the part of a plan that changes no byte.
+type Advice struct {
+	Modules   []ModulePlan `json:"modules"`
+	Tensors   []TensorPlan `json:"tensors"`
+	Shards    []ShardPlan  `json:"shards"`
+	Findings  []Finding    `json:"findings"`
+	Memory    Estimate     `json:"memory"`
+	Disk      Estimate     `json:"disk"`
+	Counts    Modules      `json:"counts"`
+	TP        []TPRow      `json:"tensor_parallel"`
+	Warnings  []string     `json:"warnings,omitempty"`
+	BatchRows int64        `json:"calibration_rows"`
+}
+
+// BuildPlan resolves a recipe against the headers of its model. Nothing is written and no weight is read; calibration
+// files are read and tokenized.
+func BuildPlan(ctx context.Context, r *Recipe) (*Plan, error) {
+	if deref(r.Model, "") == "" {
+		return nil, usage("E0110", "MODEL", "give the directory of the checkpoint", "no model")
+	}
+	ck, err := OpenCheckpoint(ctx, *r.Model)
+	if err != nil {
+		return nil, err
+	}
+	return planFor(ctx, r, ck)
+}
+
+func planFor(ctx context.Context, r *Recipe, ck Checkpoint) (*Plan, error) {
+	s, err := r.Resolve(ck.WeightDType())
+	if err != nil {
+		return nil, err
+	}
+	compute, err := model.ParseCompute(s.Identity.Compute)
+	if err != nil {
+		return nil, err
+	}
+	m, err := model.Open(ctx, ck, model.Options{Compute: compute})
+	if err != nil {
+		return nil, err
+	}
+	if s.Identity.LMHead && m.Tied && !s.Identity.Untie {
+		return nil, usage("E0132", "lm_head", "add --untie to give the head a tensor of its own, or leave lm_head off",
+			"the output head is tied to the embedding")
+	}
+	p := &Plan{recipe: r, Settings: s, checkpoint: ck, model: m, byModule: map[string]*ModulePlan{}}
+	if p.format, err = format.Lookup(s.Identity.Format); err != nil {
+		return nil, err
+	}
+	if err := p.decideFates(); err != nil {
+		return nil, err
+	}
+	if p.calibrated() {
+		if err := p.readCalibration(ctx); err != nil {
+			return nil, err
+		}
+	}
+	outs, err := p.outTensors()
+	if err != nil {
+		return nil, err
+	}
+	p.Advice.Shards = planShards(outs, s.Identity.MaxShardSize)
+	p.judgeTargets()
+	id := &p.Identity
+	id.Settings, id.Contract, id.Solver, id.Family = s.Identity, kernels.ContractID, solverVersion, m.Family
+	id.Headers, id.Config = ck.HeadersDigest(), digest(ck.ConfigJSON())
+	if id.SideFiles, err = ck.SideFileDigests(); err != nil {
+		return nil, err
+	}
+	if p.Calibration != nil {
+		id.Calibration, id.Batches = p.Calibration.Digest, len(p.Calibration.Batches)
+	}
+	if p.Digest, err = digestJSON(id); err != nil {
+		return nil, err
+	}
+	return p, p.estimate()
+}
+
+// calibrated says whether any module needs calibration data.
+func (p *Plan) calibrated() bool {
+	for i := range p.Advice.Modules {
+		if s := p.Advice.Modules[i].Scheme; s != nil && s.Method != "rtn" {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Plan) module(name string) *ModulePlan { return p.byModule[name] }
+
+// keepPartials says whether the payload of a partial over n columns is stored. Under auto it is where the file write is
+// small beside the work it saves: below 4 MiB.
+func (p *Plan) keepPartials(n int) bool {
+	switch p.Settings.StorePartials {
+	case "always":
+		return true
+	case "never":
+		return false
+	}
+	return 4*triangleLen(n) <= 4<<20
+}
+
+// sourceRefs names the source events that a module's weight comes from.
+func (p *Plan) sourceRefs(m *ModulePlan) []ledger.Ref {
+	return p.checkpoint.SourceRefs(m.linear.Tensor())
+}
+
+func (p *Plan) decideFates() error {
+	c, err := newChooser(&p.Settings.Identity)
+	if err != nil {
+		return err
+	}
+	linears := p.model.Linears()
+	p.Advice.Modules = make([]ModulePlan, 0, len(linears))
+	for _, l := range linears {
+		mp, err := c.module(l)
+		if err != nil {
+			return err
+		}
+		p.Advice.Modules = append(p.Advice.Modules, mp)
+		if mp.Scheme != nil {
+			p.Advice.Counts.Quantized++
+		} else {
+			p.Advice.Counts.Copied++
+		}
+	}
+	for i := range p.Advice.Modules {
+		p.byModule[p.Advice.Modules[i].Module] = &p.Advice.Modules[i]
+	}
+	if err := c.checkSets(p.Advice.Modules); err != nil {
+		return err
+	}
+	for _, e := range c.unusedEntries() {
+		p.Advice.Findings = append(p.Advice.Findings, Finding{Code: "F_UNUSED", Where: e, Text: "matches no module"})
+	}
+	if p.Advice.Counts.Quantized == 0 {
+		return usage("E0133", "recipe", "loosen ignore and dynamic", "no module would be quantized")
+	}
+	p.decoded = map[string]bool{}
+	for _, cl := range p.model.Claims() {
+		if cl.Tensor.Decoded {
+			p.decoded[cl.Tensor.Name] = true
+		}
+		t := TensorPlan{Tensor: cl.Tensor.Name, Fate: cl.Fate, Reason: cl.Reason, Outputs: cl.Outputs}
+		if len(cl.Linears) > 0 && cl.Role != model.RoleBias {
+			mp := p.byModule[cl.Linears[0].Module]
+			t.Fate, t.Reason = mp.Fate, mp.Reason
+		}
+		p.Advice.Tensors = append(p.Advice.Tensors, t)
+	}
+	return nil
+}
+
+// readCalibration turns the calibration files into batches.
+func (p *Plan) readCalibration(ctx context.Context) error {
+	s := p.Settings
+	if len(s.Calibration) == 0 {
+		return usage("E0140", "--calibration", "give --calibration FILE (.jsonl, .txt, .parquet, .u16 …), or use --method rtn", "method %s needs calibration data", s.Identity.Method)
+	}
+	files, err := text.ExpandFiles(s.Calibration)
+	if err != nil {
+		return err
+	}
+	id := &s.Identity
+	o := text.Options{Samples: id.Samples, SeqLen: id.SeqLen, MinLen: id.MinLen, Seed: int64(id.Seed), Concat: id.Concat, Shuffle: id.Shuffle,
+		Count: text.Count(id.Count), TemplateDate: id.TemplateDate, VocabSize: p.model.Vocab, Threads: s.Threads}
+	if id.Sort != "none" {
+		o.Sort = id.Sort
+	}
+	var tok *text.Tokenizer
+	var tmpl *text.Template
+	if needsTokenizer(files) {
+		if tok, err = text.LoadTokenizer(s.Model); err != nil {
+			return err
+		}
+		if tmpl, err = text.LoadTemplate(s.Model, ""); err != nil {
+			tmpl = nil // only conversations need one; they are refused by name without it
+		}
+	}
+	cal, err := text.LoadSamples(ctx, tok, tmpl, files, o)
+	if err != nil {
+		return err
+	}
+	if len(cal.Batches) == 0 {
+		return usage("E0141", strings.Join(files, ", "), "lower --min-len, or look at `quire samples`", "no calibration sample is usable")
+	}
+	p.Calibration = cal
+	p.Advice.Warnings = append(p.Advice.Warnings, cal.Warnings...)
+	p.Advice.BatchRows = int64(cal.Counts.Rows)
+	return nil
+}
+
+// needsTokenizer says whether any file holds text rather than ids. Lines of JSON are looked at one by one when read.
+func needsTokenizer(files []string) bool {
+	for _, f := range files {
+		if !strings.HasSuffix(f, ".u16") && !strings.HasSuffix(f, ".u32") && !onlyIDs(f) {
+			return true
+		}
+	}
+	return false
+}
+
+// onlyIDs peeks at the first bytes of a plain .jsonl: pre-tokenized data needs no tokenizer.
+func onlyIDs(file string) bool {
+	if !strings.HasSuffix(file, ".jsonl") {
+		return false
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	head := make([]byte, 256)
+	n, _ := f.Read(head) // a short read only makes the answer no
+	return strings.Contains(string(head[:n]), `"input_ids"`) && !strings.Contains(string(head[:n]), `"text"`)
+}
+
+// outTensors lists the tensors of the result.
+func (p *Plan) outTensors() ([]OutTensor, error) {
+	var out []OutTensor
+	for _, cl := range p.model.Claims() {
+		quantized := false
+		for _, l := range cl.Linears {
+			mp := p.byModule[l.Module]
+			if mp == nil || mp.Scheme == nil || cl.Role == model.RoleBias {
+				continue
+			}
+			quantized = true
+			specs, err := p.format.Plan(mp.formatModule(p.Settings.Identity.ScaleDType))
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", mp.Module, err)
+			}
+			for _, s := range specs {
+				out = append(out, OutTensor{Name: s.Name, DType: string(s.DType), Shape: s.Shape, Bytes: s.Bytes(), Module: mp.Module, Layer: cl.Layer})
+			}
+		}
+		if !quantized || p.model.Tied && cl.Role == model.RoleEmbed {
+			out = append(out, p.plain(cl)...)
+		}
+	}
+	seen := map[string]string{}
+	for _, t := range out {
+		if was, ok := seen[t.Name]; ok {
+			return nil, fmt.Errorf("two tensors of the result are called %s (from %s and %s)", t.Name, was, t.Source+t.Module)
+		}
+		seen[t.Name] = t.Source + t.Module
+	}
+	return out, nil
+}
+
+// plain lists the output tensors of a claim that is copied or decoded.
+func (p *Plan) plain(cl model.Claim) []OutTensor {
+	dt := cl.Tensor.DType
+	if cl.Tensor.Decoded {
+		dt = "BF16"
+	}
+	whole := OutTensor{Name: cl.Tensor.Name, DType: dt, Shape: cl.Tensor.Shape, Bytes: cl.Tensor.Elements() * dtypeBytes(dt), Source: cl.Tensor.Name, Layer: cl.Layer}
+	if cl.Role != model.RoleBias || len(cl.Outputs) < 2 || !p.expertsQuantized(cl) {
+		return []OutTensor{whole}
+	}
+	var out []OutTensor // biases of fused experts, one for each quantized expert linear
+	for _, name := range cl.Outputs {
+		l := p.model.Linear(strings.TrimSuffix(name, ".bias"))
+		out = append(out, OutTensor{Name: name, DType: dt, Shape: []int{l.Out}, Bytes: int64(l.Out) * dtypeBytes(dt), Source: cl.Tensor.Name, Layer: cl.Layer, bias: l})
+	}
+	return out
+}
+
+func (p *Plan) expertsQuantized(cl model.Claim) bool {
+	mp := p.byModule[strings.TrimSuffix(cl.Outputs[0], ".bias")]
+	return mp != nil && mp.Scheme != nil
+}
+
+func dtypeBytes(dt string) int64 {
+	switch dt {
+	case "F64", "I64", "U64":
+		return 8
+	case "F32", "I32", "U32":
+		return 4
+	case "F16", "BF16", "I16", "U16":
+		return 2
+	}
+	return 1
+}
+
+// TPRow says into how many equal parts a width may be split for tensor parallelism.
+type TPRow struct {
+	What  string `json:"what"`
+	Width int    `json:"width"`
+	Sizes []int  `json:"sizes"` // usable degrees of 1, 2, 4, 8, 16
+}
+
+// judgeTargets lists which degrees of tensor parallelism each width allows, and what the targets cannot load.
+func (p *Plan) judgeTargets() {
+	widths := map[string]map[int]int{} // role → width → group
+	for i := range p.Advice.Modules {
+		m := &p.Advice.Modules[i]
+		if m.Scheme == nil {
+			continue
+		}
+		w, what := 0, ""
+		switch m.Role {
+		case model.RoleDown:
+			w, what = m.In, "dense or shared down"
+			if m.Expert >= 0 {
+				what = "expert down"
+			}
+		case model.RoleO:
+			w, what = m.In, "attention output"
+		default:
+			continue
+		}
+		if widths[what] == nil {
+			widths[what] = map[int]int{}
+		}
+		widths[what][w] = m.Scheme.GroupSize
+	}
+	names := make([]string, 0, len(widths))
+	for n := range widths {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	for _, n := range names {
+		for w, g := range widths[n] {
+			row := TPRow{What: n, Width: w}
+			for _, tp := range []int{1, 2, 4, 8, 16} {
+				if w%tp == 0 && (g <= 0 && tp == 1 || g > 0 && (w/tp)%g == 0) {
+					row.Sizes = append(row.Sizes, tp)
+				}
+			}
+			p.Advice.TP = append(p.Advice.TP, row)
+			if len(row.Sizes) == 0 {
+				p.Advice.Findings = append(p.Advice.Findings, Finding{Code: "E_GROUP_TP", Where: n,
+					Text: fmt.Sprintf("width %d is no multiple of group %d: loaders refuse it", w, g)})
+			}
+		}
+	}
+	sort.Slice(p.Advice.TP, func(i, j int) bool {
+		a, b := p.Advice.TP[i], p.Advice.TP[j]
+		return a.What < b.What || a.What == b.What && a.Width < b.Width
+	})
+}

@@ -1,0 +1,74 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"quire/capture/model"
+	"quire/kernels"
+	"quire/ledger"
+)
+
+// ReplayLayer runs the engine's own stage code over one layer again, from the layer's captured input, the sources, and
+// those decisions that store gives. Everything it would write goes to store, which compares. The layer's output is
+// captured too, so a difference anywhere in the layer shows.
+func ReplayLayer(ctx context.Context, plan *Plan, store Store, layer int, o RunOptions) error {
+	if layer < 0 || layer >= len(plan.model.Layers) {
+		return usage("E0710", "--layer", fmt.Sprintf("the model has layers 0 to %d", len(plan.model.Layers)-1), "no layer %d", layer)
+	}
+	if !plan.calibrated() {
+		return usage("E0711", "replay", "run `quire verify`: rounding to nearest is checked there", "this run used no calibration")
+	}
+	if o.Observer == nil {
+		o.Observer = Silent{}
+	}
+	rs := &runState{settings: plan.Settings, plan: plan, model: plan.model, store: store, observer: o.Observer, hooks: o.Hooks, stop: &stopper{}, began: time.Now(),
+		budget: plan.budget, findingCtx: ctx, batches: plan.Calibration.Batches}
+	rs.pool = kernels.NewPool(plan.Settings.Threads)
+	defer rs.pool.Close()
+	refs := map[string]ledger.Ref{}
+	for _, f := range plan.checkpoint.Shards() {
+		e, ok, err := store.Get(keySource(f.Name))
+		if err != nil {
+			return err
+		}
+		if ok {
+			refs[f.Name] = e.Ref()
+		}
+	}
+	plan.checkpoint.SetSourceRefs(refs)
+	rs.measureBatches()
+	runner := rs.model.NewRunner(model.RunnerOptions{Pool: rs.pool, ScratchBytes: rs.budget.ScratchBytes})
+	hidden, err := rs.layerInput(ctx, runner, layer)
+	if err != nil {
+		return err
+	}
+	lr := &layerRun{runState: rs, layer: rs.model.Layers[layer], account: LayerRecord{Layer: layer}}
+	if lr.run, err = runner.OpenLayerWith(ctx, layer, lr.override); err != nil {
+		return err
+	}
+	defer lr.run.Close()
+	lr.original = lr.run.Original
+	if err := lr.spread(hidden); err != nil {
+		return err
+	}
+	if err := lr.stages(ctx); err != nil {
+		return err
+	}
+	_, err = lr.outputs(ctx)
+	return err
+}
+
+// Sites names the statistic keys of a module's site, so that a replay of one module can hide them.
+func (p *Plan) Sites(module string) (prefixes []string, layer int, ok bool) {
+	m := p.module(module)
+	if m == nil || m.Scheme == nil {
+		return nil, 0, false
+	}
+	site, expert := m.linear.Site.Name, m.linear.Site.Expert
+	for _, kind := range []string{"partial", "hessian"} {
+		prefixes = append(prefixes, fmt.Sprintf("%s/%s/%s/%s", kind, layerName(m.Layer), site, who(expert)))
+	}
+	return append(prefixes, keyDecision(m.Layer, module)), m.Layer, true
+}

@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"sync"
+	"unsafe"
+
+	"quire/ledger"
+	"quire/ledger/codec"
+)
+
+// Store is what a run writes to and resumes from: the ledger, or in measurements of its cost a store that returns at
+// once.
+type Store interface {
+	Get(key string) (ledger.Event, bool, error)
+	Append(ctx context.Context, e ledger.Event) *ledger.Future
+	AppendAll(ctx context.Context, events []ledger.Event) *ledger.Future
+	PutBytes(ctx context.Context, class ledger.Class, segmentKey string, id codec.ID, b []byte) (ledger.PayloadRef, error)
+	ReadPayload(ctx context.Context, e ledger.Event, role string) ([]byte, error)
+	Sync(ctx context.Context) error
+	Retire(ctx context.Context, class ledger.Class, segmentKey, reason string) ([]ledger.Retirement, error)
+	Relocate(ctx context.Context, moves ...ledger.Relocation) error
+	Find(ctx context.Context, key string, record json.RawMessage) *ledger.Future
+	SetUnit(unit string)
+	PublishStatus(v any) error
+	Stats() ledger.Stats
+}
+
+// segmentOf names the payload segments of a layer.
+func segmentOf(layer int) string {
+	if layer < 0 {
+		return "run"
+	}
+	return fmt.Sprintf("L%04d", layer)
+}
+
+// record spells a record canonically.
+func record(v any) json.RawMessage {
+	b, err := canonicalJSON(v)
+	if err != nil {
+		panic(err) // only our own record types come here
+	}
+	return b
+}
+
+// readRecord reads an event's record.
+func readRecord(e ledger.Event, v any) error {
+	if err := json.Unmarshal(e.Record, v); err != nil {
+		return &Error{Code: "E0901", Exit: ExitLedgerDamaged, What: fmt.Sprintf("the record of event %d (%s) does not parse", e.Seq, e.Key), Err: err,
+			Try: "run `quire ledger fsck RUN --level deep`"}
+	}
+	return nil
+}
+
+var littleEndian = func() bool {
+	x := uint16(1)
+	return *(*byte)(unsafe.Pointer(&x)) == 1
+}()
+
+// bytesOf gives the little-endian bytes of float32 or integer values; on little-endian machines they are the values' own
+// memory.
+func bytesOf[T float32 | int32 | uint16](v []T) []byte {
+	if len(v) == 0 {
+		return nil
+	}
+	size := int(unsafe.Sizeof(v[0]))
+	if littleEndian {
+		return unsafe.Slice((*byte)(unsafe.Pointer(&v[0])), len(v)*size)
+	}
+	var buf bytes.Buffer
+	_ = binary.Write(&buf, binary.LittleEndian, v) // a Buffer takes everything
+	return buf.Bytes()
+}
+
+// valuesOf is the inverse of bytesOf; it copies.
+func valuesOf[T float32 | int32 | uint16](b []byte) []T {
+	var zero T
+	size := int(unsafe.Sizeof(zero))
+	out := make([]T, len(b)/size)
+	for i := range out {
+		switch p := any(&out[i]).(type) {
+		case *float32:
+			*p = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+		case *int32:
+			*p = int32(binary.LittleEndian.Uint32(b[4*i:]))
+		case *uint16:
+			*p = binary.LittleEndian.Uint16(b[2*i:])
+		}
+	}
+	return out
+}
+
+// triangle copies the upper triangle of an [n,n] matrix, row after row.
+func triangle(dst, m []float32, n int) []float32 {
+	dst = dst[:0]
+	for i := range n {
+		dst = append(dst, m[i*n+i:(i+1)*n]...)
+	}
+	return dst
+}
+
+// square spreads an upper triangle over the upper half of an [n,n] matrix; the lower half is left alone.
+func square(dst, tri []float32, n int) {
+	at := 0
+	for i := range n {
+		at += copy(dst[i*n+i:(i+1)*n], tri[at:])
+	}
+}
+
+func triangleLen(n int) int { return n * (n + 1) / 2 }
+
+// inline is a payload small enough to live beside its event.
+func inline(role string, b []byte) ledger.Payload {
+	return ledger.Payload{Role: role, Class: ledger.ClassPermanent, Length: int64(len(b)), SHA256: sha256.Sum256(b), Inline: b}
+}
+
+// unkept is a payload of which only length and digest are recorded: it can be computed again and proved equal.
+func unkept(role string, class ledger.Class, b []byte) ledger.Payload {
+	return ledger.Payload{Role: role, Class: class, Length: int64(len(b)), SHA256: sha256.Sum256(b)}
+}
+
+// futures are acknowledgements that a stage waits for at its end.
+type futures struct {
+	mu   sync.Mutex
+	list []*ledger.Future
+}
+
+func (f *futures) add(fut *ledger.Future) {
+	f.mu.Lock()
+	f.list = append(f.list, fut)
+	f.mu.Unlock()
+}
+
+// wait returns when everything added is durable.
+func (f *futures) wait(ctx context.Context) error {
+	f.mu.Lock()
+	list := f.list
+	f.list = nil
+	f.mu.Unlock()
+	for _, fut := range list {
+		if _, err := fut.All(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
