@@ -34,11 +34,11 @@ func bound(bits int) float64 {
 }
 
 // compareWith reads the original beside the checkpoint, a module at a time on each core.
-func (m *model) compareWith(ctx context.Context, dir string, limit float64) *AgainstTable {
+func (m *subject) compareWith(ctx context.Context, dir string, limit float64) *AgainstTable {
 	table := &AgainstTable{Original: dir}
 	source := openOriginal(ctx, dir)
 	orig := source.files
-	defer orig.close() //nolint:errcheck // read only
+	defer source.close() //nolint:errcheck // read only
 	if len(orig.tensors) == 0 {
 		m.c.add("E_AGAINST", dir, "no tensors there")
 		return table
@@ -83,7 +83,9 @@ func (m *model) compareWith(ctx context.Context, dir string, limit float64) *Aga
 			table.Unread = append(table.Unread, mod.name)
 		}
 		if used[i] != "" {
-			covered[used[i]] = true
+			for _, n := range source.stored(used[i]) {
+				covered[n] = true
+			}
 		} else if mod.quantized() {
 			covered[mod.name+".weight"] = true
 		}
@@ -99,7 +101,7 @@ func (m *model) compareWith(ctx context.Context, dir string, limit float64) *Aga
 }
 
 // compareCopies holds what was left alone against the original, byte for byte where dtypes agree.
-func (m *model) compareCopies(ctx context.Context, orig *checkpointFiles, covered map[string]bool, table *AgainstTable) {
+func (m *subject) compareCopies(ctx context.Context, orig *checkpointFiles, covered map[string]bool, table *AgainstTable) {
 	var names []string
 	for n := range orig.tensors {
 		names = append(names, n)
@@ -158,10 +160,10 @@ func sameBytes(a, b *tensor) bool {
 	x, y := make([]byte, min(a.size, 1<<20)), make([]byte, min(a.size, 1<<20))
 	for at := int64(0); at < a.size; at += int64(len(x)) {
 		n := min(int64(len(x)), a.size-at)
-		if _, err := a.shard.file.ReadAt(x[:n], a.begin+at); err != nil {
+		if err := a.readAt(x[:n], at); err != nil {
 			return false
 		}
-		if _, err := b.shard.file.ReadAt(y[:n], b.begin+at); err != nil {
+		if err := b.readAt(y[:n], at); err != nil {
 			return false
 		}
 		if string(x[:n]) != string(y[:n]) {

@@ -33,7 +33,7 @@ func each(ctx context.Context, n int, f func(i int)) {
 }
 
 // decode reads a sound module.
-func (m *model) decode(mod *module) (*format.Module, map[string][]byte, error) {
+func (m *subject) decode(mod *module) (*format.Module, map[string][]byte, error) {
 	var tensors []format.TensorData
 	raw := map[string][]byte{}
 	for suffix, t := range mod.parts {
@@ -56,7 +56,7 @@ func (m *model) decode(mod *module) (*format.Module, map[string][]byte, error) {
 }
 
 // checkContents reads every sound module and every plain tensor.
-func (m *model) checkContents(ctx context.Context) {
+func (m *subject) checkContents(ctx context.Context) {
 	each(ctx, len(m.modules), func(i int) {
 		mod := m.modules[i]
 		if mod.sound {
@@ -82,11 +82,11 @@ func (m *model) checkContents(ctx context.Context) {
 
 // nonFinite finds the first element that is NaN or infinite, −1 if none. It reads a MiB at a time.
 func nonFinite(t *tensor) int64 {
-	size := int64(dtypeBits[t.DType] / 8)
+	size := t.elementBytes()
 	buf := make([]byte, min(t.size, 1<<20))
 	for at := int64(0); at < t.size; at += int64(len(buf)) {
 		n := min(int64(len(buf)), t.size-at)
-		if _, err := t.shard.file.ReadAt(buf[:n], t.begin+at); err != nil {
+		if err := t.readAt(buf[:n], at); err != nil {
 			return -1
 		}
 		for i := int64(0); i+size <= n; i += size {
@@ -110,7 +110,7 @@ func nonFinite(t *tensor) int64 {
 }
 
 // checkModule looks at the numbers of one module.
-func (m *model) checkModule(mod *module) {
+func (m *subject) checkModule(mod *module) {
 	fm, raw, err := m.decode(mod)
 	if err != nil {
 		code := "E_SHAPE"
@@ -141,7 +141,7 @@ func tiny(dt string) float64 {
 }
 
 // checkScales looks for scales that cannot be meant. Only the first of a kind is named, with the number of them.
-func (m *model) checkScales(name string, scales []float32, dt string, g, maxq int) {
+func (m *subject) checkScales(name string, scales []float32, dt string, g, maxq int) {
 	type hit struct {
 		n, at int
 	}
@@ -188,7 +188,7 @@ func medianOf(s []float32) float64 {
 }
 
 // checkZeros compares zero points with the symmetry and the format the config declares.
-func (m *model) checkZeros(mod *module, fm *format.Module) {
+func (m *subject) checkZeros(mod *module, fm *format.Module) {
 	if mod.scheme.Bits > 8 || fm.Zeros == nil {
 		return // symmetric, and every zero is the symmetric one
 	}
@@ -226,7 +226,7 @@ func (m *model) checkZeros(mod *module, fm *format.Module) {
 }
 
 // checkGIdx compares the stored group numbers with the declared order.
-func (m *model) checkGIdx(mod *module, fm *format.Module) {
+func (m *subject) checkGIdx(mod *module, fm *format.Module) {
 	mod.anyGIdx = mod.parts["g_idx"] != nil || mod.parts["weight_g_idx"] != nil
 	mod.gidx = fm.GIdx
 	if fm.GIdx == nil {
@@ -261,7 +261,7 @@ func (m *model) checkGIdx(mod *module, fm *format.Module) {
 }
 
 // checkCodes looks for codes that cannot be meant.
-func (m *model) checkCodes(mod *module, fm *format.Module, raw map[string][]byte) {
+func (m *subject) checkCodes(mod *module, fm *format.Module, raw map[string][]byte) {
 	if mod.kind == int8Plain && mod.scheme.Bits < 8 {
 		half := 1 << (mod.scheme.Bits - 1)
 		for i, c := range fm.Codes {
@@ -289,7 +289,7 @@ func (m *model) checkCodes(mod *module, fm *format.Module, raw map[string][]byte
 }
 
 // checkLooseScales looks at the scales of modules whose codes are not read: float formats and unsound ones.
-func (m *model) checkLooseScales(mod *module) {
+func (m *subject) checkLooseScales(mod *module) {
 	for _, suffix := range []string{"scales", "weight_scale", "weight_global_scale", "weight_scale_2", "input_global_scale", "input_scale"} {
 		t := mod.parts[suffix]
 		if t == nil {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"quire/capture/checkpoint"
 )
 
 // checkpointFiles is what lies in the directory.
@@ -85,7 +87,7 @@ func openFiles(dir string, c *collector) *checkpointFiles {
 		}
 		s, err := openShard(filepath.Join(dir, n), n)
 		if err != nil {
-			c.add("E_FILE", n, "%v", err)
+			addDamage(c, n, err)
 			continue
 		}
 		f.shards = append(f.shards, s)
@@ -113,6 +115,29 @@ func openFiles(dir string, c *collector) *checkpointFiles {
 		c.add("E_SIDE_FILE", dir, "no tokenizer.json, tokenizer.model or vocab.json")
 	}
 	return f
+}
+
+// addDamage turns what the reader says of a file into findings.
+func addDamage(c *collector, name string, err error) {
+	var many checkpoint.Errors
+	var one *checkpoint.Error
+	switch {
+	case errors.As(err, &many):
+	case errors.As(err, &one):
+		many = checkpoint.Errors{one}
+	default:
+		c.add("E_FILE", name, "%v", err)
+	}
+	for _, e := range many {
+		what := e.What
+		if e.Err != nil {
+			what += ": " + e.Err.Error()
+		}
+		if e.Where.Tensor != "" {
+			what = e.Where.Tensor + ": " + what
+		}
+		c.add("E_FILE", name, "%s (%s)", what, e.Code)
+	}
 }
 
 // readIndex gives tensor → shard, nil when there is no usable index.

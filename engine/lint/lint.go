@@ -79,7 +79,7 @@ func Run(ctx context.Context, dir string, o Options) (*Report, error) {
 }
 
 // describe fills the head of the report.
-func (m *model) describe(r *Report) {
+func (m *subject) describe(r *Report) {
 	r.Shards, r.Tensors = len(m.files.shards), len(m.files.tensors)
 	for _, mod := range m.modules {
 		if mod.quantized() {

@@ -36,7 +36,7 @@ type unit struct {
 }
 
 // units groups modules as loaders build them. Transformers builds every module by itself.
-func (m *model) units(profile string) []unit {
+func (m *subject) units(profile string) []unit {
 	at := map[string]int{}
 	var out []unit
 	for _, mod := range m.modules {
@@ -60,7 +60,7 @@ func (m *model) units(profile string) []unit {
 }
 
 // ask evaluates the config for a unit as the loader does.
-func (m *model) ask(profile string, u unit) answer {
+func (m *subject) ask(profile string, u unit) answer {
 	q := &m.quant
 	switch q.method {
 	case methodCT:
@@ -176,7 +176,7 @@ func (q *quantConfig) askAWQ(profile string, u unit) answer {
 }
 
 // plainByDesign says whether a loader builds the module as a plain linear whatever the config says.
-func (m *model) plainByDesign(profile, name string) bool {
+func (m *subject) plainByDesign(profile, name string) bool {
 	switch {
 	case head(name):
 		// vLLM and SGLang ask the head's own switch (gptq, awq) or never quantize it; transformers converts every Linear.
@@ -199,7 +199,7 @@ func tower(name string) bool {
 }
 
 // checkLoaders compares what each loader makes of the config with the truth.
-func (m *model) checkLoaders(profiles []string) {
+func (m *subject) checkLoaders(profiles []string) {
 	if !m.quant.known {
 		return
 	}
@@ -236,7 +236,7 @@ func shorten(names []string) []string {
 }
 
 // checkUnused names exclusions of compressed-tensors and awq that hit nothing.
-func (m *model) checkUnused() {
+func (m *subject) checkUnused() {
 	entries := m.quant.ignore
 	if m.quant.method == methodAWQ {
 		entries = m.quant.skip
@@ -278,7 +278,7 @@ func (m *model) checkUnused() {
 }
 
 // checkExpertLookup compares the scheme vLLM finds for the experts of a layer under its fixed names with theirs.
-func (m *model) checkExpertLookup() {
+func (m *subject) checkExpertLookup() {
 	if m.quant.method != methodCT {
 		return
 	}

@@ -43,8 +43,8 @@ func (m *module) quantized() bool { return m.kind != plain }
 var packedParts = []string{"qweight", "qzeros", "scales", "g_idx", "weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx",
 	"weight_global_scale", "input_global_scale", "weight_scale_2", "input_scale", "input_zero_point"}
 
-// model is the checkpoint as lint sees it.
-type model struct {
+// subject is the checkpoint as lint sees it.
+type subject struct {
 	*modelConfig
 	files   *checkpointFiles
 	modules []*module // in natural order of names
@@ -53,8 +53,8 @@ type model struct {
 }
 
 // groupModules sorts tensors into modules.
-func groupModules(f *checkpointFiles, cfg *modelConfig, c *collector) *model {
-	m := &model{modelConfig: cfg, files: f, byName: map[string]*module{}, c: c}
+func groupModules(f *checkpointFiles, cfg *modelConfig, c *collector) *subject {
+	m := &subject{modelConfig: cfg, files: f, byName: map[string]*module{}, c: c}
 	parts := map[string]map[string]*tensor{}
 	for name, t := range f.tensors {
 		i := strings.LastIndexByte(name, '.')
@@ -122,7 +122,7 @@ func head(name string) bool {
 }
 
 // checkModules holds every module's tensors against the config.
-func (m *model) checkModules() {
+func (m *subject) checkModules() {
 	q := &m.quant
 	quantized := 0
 	for _, mod := range m.modules {
@@ -159,7 +159,7 @@ func (m *model) checkModules() {
 }
 
 // assignScheme finds what the config says of a module.
-func (m *model) assignScheme(mod *module) {
+func (m *subject) assignScheme(mod *module) {
 	q := &m.quant
 	mod.scheme = q.base
 	switch q.method {
@@ -210,7 +210,7 @@ func (q *quantConfig) ctMatch(name string) *ctGroup {
 }
 
 // checkParts compares names, dtypes and shapes with what the scheme needs.
-func (m *model) checkParts(mod *module) {
+func (m *subject) checkParts(mod *module) {
 	if mod.kind == packed && mod.parts["weight"] != nil {
 		m.c.add("E_TENSOR_EXTRA", mod.name, "it has a plain weight as well")
 	}
@@ -304,7 +304,7 @@ func dtypeFits(suffix, have, want string) bool {
 }
 
 // dimensions derives out and in from the codes.
-func (m *model) dimensions(mod *module) bool {
+func (m *subject) dimensions(mod *module) bool {
 	q := &m.quant
 	codes := mod.parts["qweight"]
 	if q.method == methodCT {
@@ -366,7 +366,7 @@ func (m *model) dimensions(mod *module) bool {
 }
 
 // checkWidths compares modules with the widths that config.json states.
-func (m *model) checkWidths() {
+func (m *subject) checkWidths() {
 	if m.hidden == 0 {
 		return
 	}

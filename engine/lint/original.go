@@ -3,38 +3,54 @@ package lint
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
+	"errors"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
-	capture "quire/capture/model"
+	"quire/capture/checkpoint"
+	"quire/capture/model"
 	"quire/kernels/dtype"
 )
 
 // original is the model that a checkpoint was made from. Where its family is known, linears are found through the family
-// table, which states layouts: fused, transposed or interleaved experts are never guessed from a shape. Otherwise a
-// module is compared with the plain tensor of its name.
+// table, which states layouts: fused, transposed or interleaved experts are never guessed from a shape, and quantized
+// sources are decoded. Otherwise a module is compared with the plain tensor of its name.
 type original struct {
 	files  *checkpointFiles
-	config []byte
-	family *capture.Model // nil: unknown family
+	source *checkpoint.Source // nil: it does not open, or its family is unknown
+	family *model.Model
 }
 
 // openOriginal opens dir. What is wrong with the original is no finding about the checkpoint.
 func openOriginal(ctx context.Context, dir string) *original {
 	o := &original{files: openFiles(dir, &collector{})}
-	raw, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	src, err := checkpoint.Open(ctx, dir)
 	if err != nil {
 		return o
 	}
-	o.config = raw
-	if m, err := capture.Open(ctx, plainSource{o}, capture.Options{}); err == nil {
+	o.source = src
+	if m, err := model.Open(ctx, model.FromCheckpoint(src), model.Options{}); err == nil {
 		o.family = m
 	}
 	return o
+}
+
+func (o *original) close() error {
+	err := o.files.close()
+	if o.source != nil {
+		err = errors.Join(err, o.source.Close())
+	}
+	return err
+}
+
+// stored names the tensors in files behind a source tensor.
+func (o *original) stored(name string) []string {
+	if o.source != nil {
+		if names := o.source.StoredOf(name); len(names) > 0 {
+			return names
+		}
+	}
+	return []string{name}
 }
 
 // weight reads the source of a module as [out, in], nil if there is none that can be compared. The second result is the
@@ -62,50 +78,14 @@ func (o *original) weight(ctx context.Context, mod *module) ([]float32, string) 
 	return readFloats(t, 0, mod.out*mod.in), t.Name
 }
 
-// plainSource gives the tensors of a checkpoint as they are stored.
-type plainSource struct{ o *original }
-
-func (s plainSource) ConfigJSON() []byte { return s.o.config }
-
-func (s plainSource) Logical() []capture.Tensor {
-	out := make([]capture.Tensor, 0, len(s.o.files.tensors))
-	for _, t := range s.o.files.tensors {
-		out = append(out, capture.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape})
-	}
-	slices.SortFunc(out, func(a, b capture.Tensor) int { return strings.Compare(a.Name, b.Name) })
-	return out
-}
-
-func (s plainSource) ReadF32(_ context.Context, name string, dst []float32, off int64) error {
-	t := s.o.files.tensors[name]
-	if t == nil || !plainFloat(t.DType) {
-		return fmt.Errorf("%s: no plain tensor of this name", name)
-	}
-	v := readFloats(t, int(off), len(dst))
-	if v == nil {
-		return fmt.Errorf("%s: elements %d to %d are outside the tensor", name, off, off+int64(len(dst)))
-	}
-	copy(dst, v)
-	return nil
-}
-
-func (s plainSource) ReadBF16(ctx context.Context, name string, dst []uint16, off int64) error {
-	v := make([]float32, len(dst))
-	if err := s.ReadF32(ctx, name, v, off); err != nil {
-		return err
-	}
-	dtype.EncodeBF16(dst, v)
-	return nil
-}
-
 // readFloats reads n elements from element at, nil when they lie outside the tensor.
 func readFloats(t *tensor, at, n int) []float32 {
-	size := dtypeBits[t.DType] / 8
+	size := int(t.elementBytes())
 	if at < 0 || n < 0 || int64(at+n)*int64(size) > t.size {
 		return nil
 	}
 	raw := make([]byte, n*size)
-	if _, err := t.shard.file.ReadAt(raw, t.begin+int64(at*size)); err != nil && n > 0 {
+	if t.readAt(raw, int64(at*size)) != nil {
 		return nil
 	}
 	out := make([]float32, n)

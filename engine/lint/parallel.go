@@ -38,7 +38,7 @@ func TPTable(size, group int, sizes []int) (ok, bad []int) {
 var rowParallel = map[string]bool{"o_proj": true, "down_proj": true, "w2": true, "out_proj": true, "dense": true}
 
 // tpRows makes the table: one row for each kind of width, size and group in use.
-func (m *model) tpRows() []TPRow {
+func (m *subject) tpRows() []TPRow {
 	var rows []TPRow
 	for _, mod := range m.modules {
 		leaf := mod.name[strings.LastIndexByte(mod.name, '.')+1:]
@@ -65,7 +65,7 @@ func (m *model) tpRows() []TPRow {
 }
 
 // checkTP reports groups that a tensor-parallel size cuts: as errors for sizes asked for and for 1, as a note otherwise.
-func (m *model) checkTP(rows []TPRow, profiles []string, asked []int) {
+func (m *subject) checkTP(rows []TPRow, profiles []string, asked []int) {
 	if !m.quant.known {
 		return
 	}

@@ -18,7 +18,7 @@ type use struct {
 }
 
 // uses lists the schemes in use in order of their first module.
-func (m *model) uses() []use {
+func (m *subject) uses() []use {
 	var out []use
 	for _, mod := range m.modules {
 		if !mod.quantized() || mod.kind == float8 {
@@ -44,7 +44,7 @@ func (m *model) uses() []use {
 var fastGroups = []int{-1, 32, 64, 128}
 
 // checkProfiles holds the schemes in use against what each loader can run.
-func (m *model) checkProfiles(profiles []string) {
+func (m *subject) checkProfiles(profiles []string) {
 	if !m.quant.known {
 		return
 	}
@@ -65,7 +65,7 @@ func (u use) what() string {
 	return "linears such as " + u.example
 }
 
-func (m *model) checkUse(p string, u use) {
+func (m *subject) checkUse(p string, u use) {
 	q, s := &m.quant, u.scheme
 	bad := func(code, msg string, args ...any) {
 		m.c.addFor(p, code, strings.TrimSuffix(u.example, ".weight"), msg, args...)
@@ -120,7 +120,7 @@ func (m *model) checkUse(p string, u use) {
 	}
 }
 
-func (m *model) checkCTUse(p string, u use, bad func(code, msg string, args ...any)) {
+func (m *subject) checkCTUse(p string, u use, bad func(code, msg string, args ...any)) {
 	s := u.scheme
 	g := u.first.group
 	if g == nil {
@@ -176,7 +176,7 @@ func (m *model) checkCTUse(p string, u use, bad func(code, msg string, args ...a
 }
 
 // checkWhole holds rules that concern the checkpoint, not one scheme.
-func (m *model) checkWhole(p string, uses []use) {
+func (m *subject) checkWhole(p string, uses []use) {
 	q := &m.quant
 	if q.method == methodAWQ && p == VLLM && !q.zeroPt {
 		m.c.addFor(p, "E_ZERO_POINT", quantBlock+".zero_point", "false")

@@ -12,7 +12,7 @@ import (
 )
 
 // checkSiblings holds modules against each other that loaders build as one tensor.
-func (m *model) checkSiblings() {
+func (m *subject) checkSiblings() {
 	names := make([]string, len(m.modules))
 	for i, mod := range m.modules {
 		names[i] = mod.name
@@ -25,7 +25,7 @@ func (m *model) checkSiblings() {
 	m.checkHead()
 }
 
-func (m *model) checkSet(set format.FusedSet) {
+func (m *subject) checkSet(set format.FusedSet) {
 	var quantized, left []*module
 	for _, n := range set.Members {
 		if mod := m.byName[n]; mod.quantized() {
@@ -84,9 +84,9 @@ func (m *model) checkSet(set format.FusedSet) {
 }
 
 // compareWhole compares scales that stand for a whole tensor: loaders keep one of a fused set.
-func (m *model) compareWhole(suffix string, a, b *module) {
+func (m *subject) compareWhole(suffix string, a, b *module) {
 	x, y := a.parts[suffix], b.parts[suffix]
-	if x == nil || y == nil || x.DType != "F32" && x.DType != "BF16" || x.DType != y.DType || x.size != int64(dtypeBits[x.DType]/8) || y.size != x.size {
+	if x == nil || y == nil || x.DType != "F32" && x.DType != "BF16" || x.DType != y.DType || x.size != x.elementBytes() || y.size != x.size {
 		return
 	}
 	dx, errX := x.read()
@@ -104,7 +104,7 @@ type expertSet struct {
 }
 
 // expertSets gives the layers' experts in order.
-func (m *model) expertSets() []*expertSet {
+func (m *subject) expertSets() []*expertSet {
 	var sets []*expertSet
 	at := map[string]*expertSet{}
 	for _, mod := range m.modules {
@@ -130,7 +130,7 @@ func (m *model) expertSets() []*expertSet {
 var fusedExperts = regexp.MustCompile(`\.experts\.(?:gate_up_proj|down_proj|gate_proj|up_proj|w[123]|w13_weight|w2_weight)(?:[._].*)?$`)
 
 // checkExperts: every layer has all experts, alike.
-func (m *model) checkExperts() {
+func (m *subject) checkExperts() {
 	anyQuantized := slices.ContainsFunc(m.modules, (*module).quantized)
 	for name, t := range m.files.tensors {
 		if len(t.Shape) == 3 && fusedExperts.MatchString(name) && anyQuantized && m.quant.known {
@@ -181,7 +181,7 @@ func (m *model) checkExperts() {
 var layerNumber = regexp.MustCompile(`(?:^|\.)(?:layers|h|blocks)\.(\d+)\.`)
 
 // checkLayers: as many layers as config.json says. A layer more may be an MTP block.
-func (m *model) checkLayers() {
+func (m *subject) checkLayers() {
 	if m.layers == 0 || m.layers > 1<<12 {
 		return
 	}
@@ -214,7 +214,7 @@ func (m *model) checkLayers() {
 }
 
 // checkHead compares the output head with what the config says of it.
-func (m *model) checkHead() {
+func (m *subject) checkHead() {
 	q := &m.quant
 	for _, mod := range m.modules {
 		if !head(mod.name) {
