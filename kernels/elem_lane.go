@@ -7,6 +7,9 @@ import "math"
 // operation is a fixed sequence of + − × ÷, fused multiply-add and integer
 // steps, so its bits are the same everywhere (contract, "Element-wise").
 //
+// Every product is wrapped in float32(): Go may otherwise fuse it with an addition
+// that uses it, across statements and inlined calls.
+//
 // Two idioms mirror the vector instructions: "if hi < x { x = hi }" keeps a NaN
 // in x (VMINPS hi, x), and comparisons select between finished values.
 
@@ -80,12 +83,12 @@ func expLane(x float32) float32 {
 	n := int32(math.Float32bits(t)) - int32(math.Float32bits(roundMagic))
 	// Two factors: the first product is exact, so a subnormal result is rounded once.
 	a := n >> 1
-	return y * pow2Lane(a) * pow2Lane(n-a)
+	return float32(y * pow2Lane(a) * pow2Lane(n-a))
 }
 
 // logCore is k·ln2 + log(1+f).
 func logCore(f, k float32) float32 {
-	z := f * f
+	z := float32(f * f)
 	y := horner(logPoly[:], f)
 	y = float32(y * f)
 	y = float32(y * z)
@@ -116,7 +119,7 @@ func logLane(x float32) float32 {
 
 func tanhLane(x float32) float32 {
 	a := absLane(x)
-	z := a * a
+	z := float32(a * a)
 	small := fma32(float32(horner(tanhPoly[:], z)*z), a, a)
 	r := 1 - 2/(expLane(a+a)+1)
 	if a < tanhSplit {
@@ -147,7 +150,7 @@ func softplusLane(x float32) float32 {
 	return logCore(f, k) + m
 }
 
-func siluLane(x float32) float32 { return x * sigmoidLane(x) }
+func siluLane(x float32) float32 { return float32(x * sigmoidLane(x)) }
 
 func siluMulLane(gate, up float32) float32 { return float32(siluLane(gate) * up) }
 
@@ -156,14 +159,14 @@ func geluErfLane(x float32) float32 {
 	if phiLimit < a {
 		a = phiLimit
 	}
-	z := a * a
+	z := float32(a * a)
 	inner := fma32(horner(phiPoly[:], z), x, 0.5)
 	// e^(−a²/2) with the rounding error of a² put back.
 	low := fma32(a, a, negLane(z))
 	e := expLane(-0.5 * z)
 	e = fma32(e, -0.5*low, e)
 	t := 1 / fma32(a, 0.25, 1)
-	tail := e * float32(horner(phiTail[:], t)*t)
+	tail := float32(e * float32(horner(phiTail[:], t)*t))
 	phi := 1 - tail
 	if x < 0 {
 		phi = tail
@@ -171,17 +174,17 @@ func geluErfLane(x float32) float32 {
 	if a < 1 {
 		phi = inner
 	}
-	return x * phi
+	return float32(x * phi)
 }
 
 func geluTanhLane(x float32) float32 {
-	v := x * fma32(float32(x*x), geluTanhCubic, geluTanhLin)
-	return x * sigmoidLane(v)
+	v := float32(x * fma32(float32(x*x), geluTanhCubic, geluTanhLin))
+	return float32(x * sigmoidLane(v))
 }
 
 func relu2Lane(x float32) float32 {
 	if 0 > x {
 		x = 0
 	}
-	return x * x
+	return float32(x * x)
 }

@@ -44,7 +44,7 @@ func Exp64(x float64) float64 {
 	y := 1 - ((lo - float64(r*c)/(2-c)) - hi)
 	n := int(k)
 	a := n >> 1
-	return y * pow2(a) * pow2(n-a)
+	return float64(y * pow2(a) * pow2(n-a))
 }
 
 // pow2 is 2ⁿ for −1022 ≤ n ≤ 1023.
@@ -137,17 +137,16 @@ func quadrant(x float32) (r float64, q int) {
 		}
 		h1, l1 := bits.Mul64(m, word(1))
 		l0 := m * word(0)
-		top, carry := bits.Add64(l0, h1, 0)
-		_ = carry
+		top := l0 + h1 // modulo 4 is what is wanted
 		// top: 2 integer bits, 62 fraction bits; l1 continues them.
 		q = int(top >> 62)
 		frac := top << 2
 		frac |= l1 >> 62
 		if frac >= 1<<63 { // nearest quadrant
 			q++
-			r = -float64(-frac) * 0x1p-64 * pio2
+			r = float64(-float64(-frac) * 0x1p-64 * pio2)
 		} else {
-			r = float64(frac) * 0x1p-64 * pio2
+			r = float64(float64(frac) * 0x1p-64 * pio2)
 		}
 	}
 	if x < 0 {

@@ -1,0 +1,320 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+)
+
+// Pivot says where a factorisation stopped: the diagonal element that was not
+// positive and finite, in the order of the matrix that was given.
+type Pivot struct {
+	Index int
+	Value float64
+}
+
+// String describes the failure.
+func (p *Pivot) String() string {
+	return fmt.Sprintf("pivot %d is %g: the matrix is not positive definite there", p.Index, p.Value)
+}
+
+// InverseFactor computes U, upper triangular with H⁻¹ = UᵀU, into u [n,n]
+// row-major (the lower triangle becomes zero). Only the upper triangle of h [n,n] is
+// read; u and h must not overlap. It returns nil, or the pivot where H is not
+// positive definite; u is undefined then.
+//
+// With H = R·Rᵀ, R upper triangular (the Cholesky factor of the index-reversed
+// matrix), U = R⁻¹: one factorisation and one triangular inverse, 2n³/3 flops
+// (reference/kernels.md, section 4). Work memory: n²/2 elements.
+func InverseFactor(p *Pool, u, h []float32, n int) *Pivot {
+	t := micro()
+	f := factorizer[float32]{
+		pool: p, width: panelWidth, slices: t.slices,
+		kernel: func(h, k int, a *float32, lda int, b, c *float32, ldc, mode int) {
+			t.f32[h](k, a, lda, b, c, ldc, mode, a)
+		},
+		packRows: func(dst []float32, src []float32, stride, rows, k int) {
+			x := Rows{M: rows, K: k, Stride: stride, F32: src}
+			packTranspose(t, laneF32, lanesOf(dst), panelWidth, &x, 0, rows, 0, k)
+		},
+		most: math.MaxFloat32,
+	}
+	return f.run(u, h, n)
+}
+
+// InverseFactor64 is InverseFactor in float64, the oracle and the retry for
+// matrices that are too ill-conditioned for float32.
+func InverseFactor64(p *Pool, u, h []float64, n int) *Pivot {
+	t := micro()
+	f := factorizer[float64]{
+		pool: p, width: panelWidth64, slices: slices64[:],
+		kernel: func(h, k int, a *float64, lda int, b, c *float64, ldc, mode int) {
+			t.f64[h](k, a, lda, b, c, ldc, mode)
+		},
+		packRows: func(dst []float64, src []float64, stride, rows, k int) {
+			for r := range rows {
+				for i, v := range src[r*stride:][:k] {
+					dst[i*panelWidth64+r] = v
+				}
+			}
+		},
+		most: math.MaxFloat64,
+	}
+	return f.run(u, h, n)
+}
+
+// factorizer holds what differs between the precisions.
+type factorizer[T float32 | float64] struct {
+	pool   *Pool
+	width  int   // panel width; sizes of the recursion are multiples of it
+	slices []int // tile heights of one panel
+	kernel func(h, k int, a *T, lda int, b, c *T, ldc, mode int)
+	// packRows writes rows (<= width) of k elements as [k][width]; lanes of
+	// missing rows are not written.
+	packRows func(dst, src []T, stride, rows, k int)
+	most     float64
+
+	m     []T // the matrix, lower triangle, row stride n
+	n     int
+	wsA   []T // packed operands
+	wsB   []T
+	pivot *Pivot
+}
+
+func (f *factorizer[T]) run(u, h []T, n int) *Pivot {
+	if n < 0 || len(u) < n*n || len(h) < n*n {
+		panic(fmt.Sprintf("kernels: inverse factor of n = %d with %d and %d elements", n, len(h), len(u)))
+	}
+	if n == 0 {
+		return nil
+	}
+	u = u[:n*n]
+	// The lower triangle of the index-reversed matrix: reading h backwards.
+	f.pool.Do(ceilDiv(n, 64), func(_, task int) {
+		for i := task * 64; i < min(n, task*64+64); i++ {
+			src := h[(n-1-i)*n : (n-i)*n]
+			row := u[i*n : i*n+n]
+			for j := 0; j <= i; j++ {
+				row[j] = src[n-1-j]
+			}
+			clear(row[i+1:])
+		}
+	})
+	f.m, f.n = u, n
+	if f.factor(0, n); f.pivot != nil {
+		return f.pivot
+	}
+	// Back to the given order: the inverse, index-reversed, is the slice reversed.
+	half := len(u) / 2
+	const piece = 64 << 10
+	f.pool.Do(ceilDiv(half, piece), func(_, task int) {
+		for i := task * piece; i < min(half, task*piece+piece); i++ {
+			j := len(u) - 1 - i
+			u[i], u[j] = u[j], u[i]
+		}
+	})
+	return nil
+}
+
+// factor replaces the lower triangle of rows and columns o..o+n by the inverse
+// of its Cholesky factor.
+func (f *factorizer[T]) factor(o, n int) {
+	if n <= f.width {
+		f.base(o, n)
+		return
+	}
+	w := f.width
+	n1 := ceilDiv(ceilDiv(n, w), 2) * w
+	n2 := n - n1
+	f.factor(o, n1) // A11 becomes inv(L11)
+	if f.pivot != nil {
+		return
+	}
+	p1, p2 := n1/w, ceilDiv(n2, w)
+	f.wsA = grow(f.wsA, p2*w*max(n1, p2*w))
+	f.wsB = grow(f.wsB, max(p1, p2)*w*n1)
+	// L21 = A21·inv(L11)ᵀ; inv(L11) is lower, so output panel j needs k < 32(j+1).
+	f.packRowPanels(f.wsA, o+n1, o, n2, n1, false)
+	f.packRowPanels(f.wsB, o, o, n1, n1, true)
+	f.product(o+n1, o, n2, n1, n1, modeStore, func(_, jp int) (int, int) { return 0, (jp + 1) * w }, false)
+	// A22 -= L21·L21ᵀ, lower tiles; one packed copy is both operands.
+	f.packRowPanels(f.wsA, o+n1, o, n2, n1, false)
+	f.productOf(f.wsA, f.wsA, o+n1, o+n1, n2, n2, n1, modeSub, func(_, _ int) (int, int) { return 0, n1 }, true)
+	// T = L21·inv(L11) in place of L21; column panel j needs k >= 32j.
+	f.packColumnPanels(f.wsB, o, o, n1, n1, false, true)
+	f.product(o+n1, o, n2, n1, n1, modeStore, func(_, jp int) (int, int) { return jp * w, n1 }, false)
+	f.factor(o+n1, n2) // A22 becomes inv(L22)
+	if f.pivot != nil {
+		return
+	}
+	// inv21 = inv(L22)·(−T); row panel i needs k < 32(i+1).
+	f.packRowPanels(f.wsA, o+n1, o+n1, n2, n2, true)
+	f.packColumnPanels(f.wsB, o+n1, o, n2, n1, true, false)
+	f.product(o+n1, o, n2, n1, n2, modeStore, func(ip, _ int) (int, int) { return 0, min(n2, (ip+1)*w) }, false)
+}
+
+func grow[T any](s []T, n int) []T {
+	if len(s) >= n {
+		return s
+	}
+	return make([]T, n)
+}
+
+// packRowPanels packs rows r0.. (m of them), columns c0..c0+k as [panel][k][width].
+// lower: only the columns up to the end of the panel's diagonal block.
+func (f *factorizer[T]) packRowPanels(dst []T, r0, c0, m, k int, lower bool) {
+	w := f.width
+	f.pool.Do(ceilDiv(m, w), func(_, ip int) {
+		rows, kk := min(w, m-ip*w), k
+		if lower {
+			kk = min(k, (ip+1)*w)
+		}
+		panel := dst[ip*w*k : ip*w*k+w*kk]
+		if rows < w {
+			clear(panel)
+		}
+		f.packRows(panel, f.m[(r0+ip*w)*f.n+c0:], f.n, rows, kk)
+	})
+}
+
+// packColumnPanels packs columns c0.. (m of them), rows r0..r0+k as [panel][k][width].
+// lower: only the rows from the panel's diagonal block on.
+func (f *factorizer[T]) packColumnPanels(dst []T, r0, c0, k, m int, negate, lower bool) {
+	w := f.width
+	f.pool.Do(ceilDiv(m, w), func(_, jp int) {
+		cols, from := min(w, m-jp*w), 0
+		if lower {
+			from = jp * w
+		}
+		panel := dst[jp*w*k : (jp+1)*w*k]
+		for i := from; i < k; i++ {
+			out := panel[i*w : i*w+w]
+			row := f.m[(r0+i)*f.n+c0+jp*w:][:cols]
+			if negate {
+				for j, v := range row {
+					out[j] = -v
+				}
+			} else {
+				copy(out, row)
+			}
+			clear(out[cols:])
+		}
+	})
+}
+
+func (f *factorizer[T]) product(r0, c0, m, n, k, mode int, span func(ip, jp int) (int, int), lower bool) {
+	f.productOf(f.wsA, f.wsB, r0, c0, m, n, k, mode, span, lower)
+}
+
+// productOf joins A·B of packed panels with the m x n matrix at (r0,c0). Panel
+// (ip,jp) uses the k of span(ip,jp), in K blocks of 256 counted from k = 0. lower:
+// only tiles with jp <= ip.
+func (f *factorizer[T]) productOf(a, b []T, r0, c0, m, n, k, mode int, span func(ip, jp int) (int, int), lower bool) {
+	w := f.width
+	pm, pn := ceilDiv(m, w), ceilDiv(n, w)
+	rb, cb := tileSteps(pm*pn, f.pool.Threads())
+	ni, nj := ceilDiv(pm, rb), ceilDiv(pn, cb)
+	f.pool.Do(ni*nj, func(_, task int) {
+		i0, j0 := task%ni*rb, task/ni*cb
+		if lower && j0 > min(pm, i0+rb)-1 {
+			return
+		}
+		var edge []T
+		for kb := 0; kb < k; kb += kBlock {
+			for jp := j0; jp < min(pn, j0+cb); jp++ {
+				for ip := i0; ip < min(pm, i0+rb); ip++ {
+					if lower && jp > ip {
+						continue
+					}
+					from, to := span(ip, jp)
+					first := mode == modeStore && kb <= from
+					from, to = max(from, kb), min(to, kb+kBlock)
+					if from >= to {
+						continue
+					}
+					md := mode
+					if mode == modeStore && !first {
+						md = modeAdd
+					}
+					rows, cols := min(w, m-ip*w), min(w, n-jp*w)
+					at := (r0+ip*w)*f.n + c0 + jp*w
+					if rows == w && cols == w {
+						f.tile(a[(ip*k+from)*w:], b[(jp*k+from)*w:], to-from, f.m[at:], f.n, md)
+						continue
+					}
+					if edge == nil {
+						edge = make([]T, w*w)
+					}
+					for r := range rows {
+						copy(edge[r*w:], f.m[at+r*f.n:][:cols])
+					}
+					f.tile(a[(ip*k+from)*w:], b[(jp*k+from)*w:], to-from, edge, w, md)
+					for r := range rows {
+						copy(f.m[at+r*f.n:][:cols], edge[r*w:])
+					}
+				}
+			}
+		}
+	})
+}
+
+// tile runs one panel product.
+func (f *factorizer[T]) tile(a, b []T, k int, c []T, ldc, mode int) {
+	r := 0
+	for _, h := range f.slices {
+		f.kernel(h, k, &a[r], f.width, &b[0], &c[r*ldc], ldc, mode)
+		r += h
+	}
+}
+
+// base factors and inverts one diagonal block, n <= width, in column form: every
+// step is one chain over the finished columns (rows), so it runs on the
+// one-row kernel.
+func (f *factorizer[T]) base(o, n int) {
+	w := f.width
+	cols := make([]T, w*w) // cols[k*w+r] = L[r][k]
+	inv := make([]T, w*w)  // inv[r*w+c]
+	neg := make([]T, w)
+	for r := range n {
+		for c := range r + 1 {
+			cols[c*w+r] = f.m[(o+r)*f.n+o+c]
+		}
+	}
+	for j := range n {
+		col := cols[j*w : j*w+w]
+		if j > 0 {
+			for k := range j {
+				neg[k] = -cols[k*w+j]
+			}
+			f.kernel(1, j, &neg[0], 1, &cols[0], &col[0], w, modeChain)
+		}
+		p := float64(col[j])
+		if !(p > 0 && p <= f.most) {
+			f.pivot = &Pivot{Index: f.n - 1 - (o + j), Value: p}
+			return
+		}
+		d := T(math.Sqrt(p))
+		clear(col[:j])
+		col[j] = d
+		for r := j + 1; r < n; r++ {
+			col[r] /= d
+		}
+		clear(col[n:])
+	}
+	for r := range n {
+		row := inv[r*w : r*w+w]
+		row[r] = 1
+		if r > 0 {
+			for k := range r {
+				neg[k] = -cols[k*w+r]
+			}
+			f.kernel(1, r, &neg[0], 1, &inv[0], &row[0], w, modeChain)
+		}
+		d := cols[r*w+r]
+		for c := range r + 1 {
+			row[c] /= d
+		}
+		out := f.m[(o+r)*f.n+o:][:n]
+		copy(out, row[:r+1])
+		clear(out[r+1:]) // updates of whole tiles have written there
+	}
+}
