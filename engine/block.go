@@ -77,11 +77,8 @@ func (lr *layerRun) route(ctx context.Context, b *model.Block) error {
 			lr.native[e] += int64(len(sp.countedIDs(ids)))
 		}
 		for i, batch := range sp.batches {
-			e, err := routingEvent(ctx, lr.store, lr.layer.Index, batch, r, sp.starts[i], sp.starts[i+1])
-			if err != nil {
-				return err
-			}
-			lr.futures.add(lr.store.Append(ctx, e))
+			e, blobs := routingEvent(lr.layer.Index, batch, r, sp.starts[i], sp.starts[i+1])
+			lr.futures.write(ctx, lr.store, e, blobs...)
 		}
 		return nil
 	})

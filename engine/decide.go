@@ -100,8 +100,8 @@ type decision struct {
 	common    string
 }
 
-// event puts the payloads of a decision and gives its event.
-func (d *decision) event(ctx context.Context, s Store) (ledger.Event, error) {
+// write hands the decision to the ledger and gives its record.
+func (d *decision) write(ctx context.Context, s Store, f *futures) DecisionRecord {
 	r, m := d.result, d.plan
 	sum := sha256.Sum256(r.Codes)
 	rec := DecisionRecord{
@@ -128,31 +128,14 @@ func (d *decision) event(ctx context.Context, s Store) (ledger.Event, error) {
 	rec.InputsSHA = hex.EncodeToString(h.Sum(nil))
 
 	e := ledger.Event{Type: TypeDecision, Schema: 1, Key: keyDecision(m.Layer, m.Module), Inputs: d.inputs}
-	put := func(role string, class ledger.Class, id codec.ID, b []byte) error {
-		if b == nil {
-			return nil
-		}
-		ref, err := s.PutBytes(ctx, class, segmentOf(m.Layer), id, b)
-		if err == nil {
-			e.Payloads = append(e.Payloads, ref.Payload(role))
-		}
-		return err
-	}
-	// One payload of group tables keeps the number of blobs down: scales, lo, hi, then zeros and candidates.
-	if err := put("groups", ledger.ClassPermanent, codec.Planes4, encodeGroups(r)); err != nil {
-		return e, err
-	}
-	if err := put("perm", ledger.ClassPermanent, codec.Planes4, bytesOf(r.Perm)); err != nil {
-		return e, err
-	}
-	if err := put("gidx", ledger.ClassPermanent, codec.Planes4, bytesOf(r.GIdx)); err != nil {
-		return e, err
-	}
-	if err := put("codes", ledger.ClassCodes, codec.None, packCodes(r.Codes, r.Bits)); err != nil {
-		return e, err
-	}
 	e.Record = record(rec)
-	return e, nil
+	segment := segmentOf(m.Layer)
+	f.write(ctx, s, e,
+		blob{role: "groups", class: ledger.ClassPermanent, segment: segment, codec: codec.Planes4, bytes: encodeGroups(r)},
+		blob{role: "perm", class: ledger.ClassPermanent, segment: segment, codec: codec.Planes4, bytes: bytesOf(r.Perm)},
+		blob{role: "gidx", class: ledger.ClassPermanent, segment: segment, codec: codec.Planes4, bytes: bytesOf(r.GIdx)},
+		blob{role: "codes", class: ledger.ClassCodes, segment: segment, codec: codec.None, bytes: packCodes(r.Codes, r.Bits)})
+	return rec
 }
 
 // encodeGroups is scales, lo and hi as float32 [out,G] each, then zeros and, where there was a search, candidates as

@@ -94,19 +94,14 @@ func (lr *layerRun) outputs(ctx context.Context) (*hiddenStates, error) {
 		if err != nil {
 			return err
 		}
-		events := make([]ledger.Event, 0, len(sp.batches))
 		for i, b := range sp.batches {
 			rows := part(x, sp.starts[i], sp.starts[i+1])
-			e, err := captureEvent(ctx, lr.store, l, b, rows)
-			if err != nil {
-				return err
-			}
-			events = append(events, e)
+			e, x := captureEvent(l, b, rows)
+			lr.futures.write(ctx, lr.store, e, x)
 			if lr.budget.Resident {
 				next.memory[b] = clip(rows)
 			}
 		}
-		lr.futures.add(lr.store.AppendAll(ctx, events))
 		sp.span = nil
 		return nil
 	})
@@ -126,17 +121,14 @@ func clip(x kernels.Rows) kernels.Rows {
 	return x
 }
 
-func captureEvent(ctx context.Context, s Store, l, b int, x kernels.Rows) (ledger.Event, error) {
+func captureEvent(l, b int, x kernels.Rows) (ledger.Event, blob) {
 	x = clip(x)
 	rec, raw, id := CaptureRecord{Rows: x.M, Cols: x.K, DType: "F32"}, bytesOf(x.F32), codec.Planes4
 	if x.BF16 != nil {
 		rec.DType, raw, id = "BF16", bytesOf(x.BF16), codec.Planes2
 	}
-	ref, err := s.PutBytes(ctx, ledger.ClassLayer, segmentOf(l), id, raw)
-	if err != nil {
-		return ledger.Event{}, err
-	}
-	return ledger.Event{Type: TypeCapture, Schema: 1, Key: keyLayerInput(l, b), Record: record(rec), Payloads: []ledger.Payload{ref.Payload("rows")}}, nil
+	return ledger.Event{Type: TypeCapture, Schema: 1, Key: keyLayerInput(l, b), Record: record(rec)},
+		blob{role: "rows", class: ledger.ClassLayer, segment: segmentOf(l), codec: id, bytes: raw}
 }
 
 // routingRecord describes the router's choices of one batch: payload "experts" is uint16 [rows,k], "weights" float32
@@ -147,16 +139,14 @@ type routingRecord struct {
 	TopK    int `json:"top_k"`
 }
 
-func routingEvent(ctx context.Context, s Store, l, b int, r *model.Routing, from, to int) (ledger.Event, error) {
+func routingEvent(l, b int, r *model.Routing, from, to int) (ledger.Event, []blob) {
 	ids := make([]uint16, (to-from)*r.TopK)
 	for i, e := range r.Choice[from*r.TopK : to*r.TopK] {
 		ids[i] = uint16(e)
 	}
-	ref, err := s.PutBytes(ctx, ledger.ClassPermanent, segmentOf(l), codec.Planes2, bytesOf(ids))
-	if err != nil {
-		return ledger.Event{}, err
+	segment := segmentOf(l)
+	return ledger.Event{Type: TypeRouting, Schema: 1, Key: keyRouting(l, b), Record: record(routingRecord{Rows: to - from, Experts: r.Experts, TopK: r.TopK})}, []blob{
+		{role: "experts", class: ledger.ClassPermanent, segment: segment, codec: codec.Planes2, bytes: bytesOf(ids)},
+		{role: "weights", class: ledger.ClassOpen, segment: segment, codec: codec.Planes4, bytes: bytesOf(r.Weight[from*r.TopK : to*r.TopK]), discard: true},
 	}
-	weights := unkept("weights", ledger.ClassOpen, bytesOf(r.Weight[from*r.TopK:to*r.TopK]))
-	return ledger.Event{Type: TypeRouting, Schema: 1, Key: keyRouting(l, b), Record: record(routingRecord{Rows: to - from, Experts: r.Experts, TopK: r.TopK}),
-		Payloads: []ledger.Payload{ref.Payload("experts"), weights}}, nil
 }

@@ -346,16 +346,8 @@ func (lr *layerRun) decide(ctx context.Context, pool *kernels.Pool, site string,
 			d.inputs = few.refs()
 		}
 		d.inputs = append(d.inputs, lr.plan.sourceRefs(m)...)
-		e, err := d.event(ctx, lr.store)
-		if err != nil {
-			return err
-		}
-		var rec DecisionRecord
-		if err := readRecord(e, &rec); err != nil {
-			return err
-		}
+		rec := d.write(ctx, lr.store, &lr.futures)
 		lr.note(&rec)
-		lr.futures.add(lr.store.Append(ctx, e))
 		if lr.run != nil && lr.settings.Identity.PropagateError {
 			r.Dequantize(w)
 			lr.mu.Lock()

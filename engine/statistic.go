@@ -230,6 +230,7 @@ func (s *statistic) add(batch int, x kernels.Rows) error {
 func (s *statistic) end(native int64) error {
 	rec := StatisticRecord{Layer: s.id.layer, Site: s.id.site, Expert: s.id.expert, N: s.n, Rows: s.gram.Rows(), NativeRows: native}
 	e := ledger.Event{Type: TypePartial, Schema: 1, Key: keyPartial(s.id.layer, s.id.site, s.id.who(), s.lane)}
+	var blobs []blob
 	if rec.Rows > 0 {
 		s.gram.PartialParallel(s.pool, s.work)
 		tri := triangle(make([]float32, 0, triangleLen(s.n)), s.work, s.n)
@@ -238,27 +239,12 @@ func (s *statistic) end(native int64) error {
 		}
 		kernels.AddPartial(s.sum, tri)
 		raw := bytesOf(tri)
-		if s.keep {
-			ref, err := s.store.PutBytes(s.ctx, ledger.ClassOpen, segmentOf(s.id.layer), codec.Planes4, raw)
-			if err != nil {
-				return err
-			}
-			e.Payloads = append(e.Payloads, ref.Payload("xtx"))
-			rec.SHA256 = ref.SHA256.String()
-		} else {
-			p := unkept("xtx", ledger.ClassOpen, raw)
-			e.Payloads = append(e.Payloads, p)
-			rec.SHA256 = p.SHA256.String()
-		}
-		shares, err := s.putShares(s.shares[s.began:])
-		if err != nil {
-			return err
-		}
-		e.Payloads = append(e.Payloads, shares)
+		rec.SHA256 = digest(raw)
+		blobs = []blob{{role: "xtx", class: ledger.ClassOpen, segment: segmentOf(s.id.layer), codec: codec.Planes4, bytes: raw, discard: !s.keep}, s.shareTable(s.shares[s.began:])}
 	}
 	e.Record = record(rec)
-	s.futures.add(s.store.Append(s.ctx, e))
-	s.inputs = append(s.inputs, refOf(e))
+	e = s.futures.write(s.ctx, s.store, e, blobs...)
+	s.inputs = append(s.inputs, e.Ref())
 	s.rows += rec.Rows
 	s.native += native
 	s.lane++
@@ -266,14 +252,9 @@ func (s *statistic) end(native int64) error {
 	return nil
 }
 
-// putShares makes the table of batches a payload: inline while it is small, permanent either way.
-func (s *statistic) putShares(shares []batchShare) (ledger.Payload, error) {
-	b := encodeShares(shares)
-	if len(b) <= 2048 {
-		return inline("batches", b), nil
-	}
-	ref, err := s.store.PutBytes(s.ctx, ledger.ClassPermanent, segmentOf(s.id.layer), codec.Planes4, b)
-	return ref.Payload("batches"), err
+// shareTable is the payload of what each batch gave.
+func (s *statistic) shareTable(shares []batchShare) blob {
+	return blob{role: "batches", class: ledger.ClassPermanent, segment: segmentOf(s.id.layer), codec: codec.Planes4, bytes: encodeShares(shares)}
 }
 
 // check refuses a sum of squares that overflowed: rows with values near 1e19 or above.
@@ -292,43 +273,23 @@ func (s *statistic) finish() (*quant.Hessian, ledger.Ref, error) {
 	h := &quant.Hessian{N: s.n, H: s.work, Rows: s.rows, NativeRows: s.native, Site: s.id.String()}
 	rec := StatisticRecord{Layer: s.id.layer, Site: s.id.site, Expert: s.id.expert, N: s.n, Rows: s.rows, NativeRows: s.native}
 	e := ledger.Event{Type: TypeHessian, Schema: 1, Key: s.id.key(), Inputs: s.inputs}
+	var blobs []blob
 	if s.rows > 0 {
 		tri := make([]float32, triangleLen(s.n))
 		for i, v := range s.sum {
 			tri[i] = float32(v)
 		}
 		raw := bytesOf(tri)
-		ref, err := s.store.PutBytes(s.ctx, ledger.ClassOpen, segmentOf(s.id.layer), codec.Planes4, raw)
-		if err != nil {
-			return nil, ledger.Ref{}, err
-		}
-		rec.SHA256 = ref.SHA256.String()
-		shares, err := s.putShares(s.shares)
-		if err != nil {
-			return nil, ledger.Ref{}, err
-		}
-		e.Payloads = append(e.Payloads, ref.Payload("xtx"), shares)
+		rec.SHA256 = digest(raw)
+		blobs = []blob{{role: "xtx", class: ledger.ClassOpen, segment: segmentOf(s.id.layer), codec: codec.Planes4, bytes: raw}, s.shareTable(s.shares)}
 		square(h.H, tri, s.n)
 		normalise(h)
 	}
 	h.SHA256 = rec.SHA256
 	e.Record = record(rec)
-	s.futures.add(s.store.Append(s.ctx, e))
+	e = s.futures.write(s.ctx, s.store, e, blobs...)
 	s.sum = nil
-	return h, refOf(e), nil
-}
-
-// refOf is the reference to an event before the ledger has filled in its payloads' lengths and digests.
-func refOf(e ledger.Event) ledger.Ref {
-	ps := make([]ledger.Payload, len(e.Payloads))
-	for i, p := range e.Payloads {
-		if p.Ref != nil {
-			p.Length, p.SHA256 = p.Ref.Length, p.Ref.SHA256
-		}
-		ps[i] = p
-	}
-	e.Payloads = ps
-	return e.Ref()
+	return h, e.Ref(), nil
 }
 
 // part is rows [from,to) of x.

@@ -115,21 +115,28 @@ func square(dst, tri []float32, n int) {
 
 func triangleLen(n int) int { return n * (n + 1) / 2 }
 
-// inline is a payload small enough to live beside its event.
-func inline(role string, b []byte) ledger.Payload {
-	return ledger.Payload{Role: role, Class: ledger.ClassPermanent, Length: int64(len(b)), SHA256: sha256.Sum256(b), Inline: b}
+// blob is a payload that is still to be put.
+type blob struct {
+	role    string
+	class   ledger.Class
+	segment string
+	codec   codec.ID
+	bytes   []byte // nil: there is no such payload
+	discard bool   // only length and digest are recorded
 }
 
-// unkept is a payload of which only length and digest are recorded: it can be computed again and proved equal.
-func unkept(role string, class ledger.Class, b []byte) ledger.Payload {
-	return ledger.Payload{Role: role, Class: class, Length: int64(len(b)), SHA256: sha256.Sum256(b)}
-}
-
-// futures are acknowledgements that a stage waits for at its end.
+// futures are writes that a stage waits for at its end. Puts and appends run beside the computation; the ledger commits
+// what comes together in one transaction.
 type futures struct {
-	mu   sync.Mutex
-	list []*ledger.Future
+	mu    sync.Mutex
+	list  []*ledger.Future
+	err   error
+	tasks sync.WaitGroup
+	slots chan struct{}
 }
+
+// writesInFlight bounds the events whose payloads wait to be put.
+const writesInFlight = 32
 
 func (f *futures) add(fut *ledger.Future) {
 	f.mu.Lock()
@@ -137,16 +144,67 @@ func (f *futures) add(fut *ledger.Future) {
 	f.mu.Unlock()
 }
 
-// wait returns when everything added is durable.
-func (f *futures) wait(ctx context.Context) error {
-	f.mu.Lock()
-	list := f.list
-	f.list = nil
-	f.mu.Unlock()
-	for _, fut := range list {
-		if _, err := fut.All(ctx); err != nil {
-			return err
+// write puts the blobs and appends the event that names them, beside the caller. The event is given back as it will be
+// appended, so that others can refer to it at once. Bytes must not change until wait returns. It blocks while too many
+// writes are in flight.
+func (f *futures) write(ctx context.Context, s Store, e ledger.Event, blobs ...blob) ledger.Event {
+	kept := blobs[:0:0]
+	for _, b := range blobs {
+		if b.bytes != nil {
+			kept = append(kept, b)
+			e.Payloads = append(e.Payloads, ledger.Payload{Role: b.role, Class: b.class, Length: int64(len(b.bytes)), SHA256: sha256.Sum256(b.bytes)})
 		}
 	}
-	return nil
+	f.mu.Lock()
+	if f.slots == nil {
+		f.slots = make(chan struct{}, writesInFlight)
+	}
+	slots := f.slots
+	f.mu.Unlock()
+	slots <- struct{}{}
+	f.tasks.Add(1)
+	first := len(e.Payloads) - len(kept)
+	out := e
+	out.Payloads = append([]ledger.Payload(nil), e.Payloads...)
+	go func() {
+		defer func() { <-slots; f.tasks.Done() }()
+		for i, b := range kept {
+			if b.discard {
+				continue
+			}
+			ref, err := s.PutBytes(ctx, b.class, b.segment, b.codec, b.bytes)
+			if err != nil {
+				f.fail(err)
+				return
+			}
+			e.Payloads[first+i] = ref.Payload(b.role)
+		}
+		if _, err := s.Append(ctx, e).All(ctx); err != nil {
+			f.fail(err)
+		}
+	}()
+	return out
+}
+
+func (f *futures) fail(err error) {
+	f.mu.Lock()
+	if f.err == nil {
+		f.err = err
+	}
+	f.mu.Unlock()
+}
+
+// wait returns when everything handed over is durable, with the first error.
+func (f *futures) wait(ctx context.Context) error {
+	f.tasks.Wait()
+	f.mu.Lock()
+	list, first := f.list, f.err
+	f.list, f.err = nil, nil
+	f.mu.Unlock()
+	for _, fut := range list {
+		if _, err := fut.All(ctx); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
 }

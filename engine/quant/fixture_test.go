@@ -252,4 +252,3 @@ func relative(a, b float64) float64 {
 	}
 	return math.Abs(a-b) / math.Max(math.Abs(a), math.Abs(b))
 }
-

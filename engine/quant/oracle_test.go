@@ -60,7 +60,7 @@ func oracle(w []float32, h []float32, out, in int, o quant.Options) *oracleResul
 		mean = sum / float64(in)
 	}
 	g := o.GroupSize
-	if g == -1 {
+	if g == -1 || g > in {
 		g = in
 	}
 	r := &oracleResult{order: oracleOrder(diag, g, o)}

@@ -99,6 +99,7 @@ const (
 	ReasonGuard      = "guard"       // rounding to nearest has the smaller output error
 	ReasonNoFactor   = "no-factor"   // no damping made the statistic factorizable
 	ReasonNoActivity = "no-activity" // every column of the statistic is dead
+	ReasonFeedback   = "feedback"    // feedback left the range of float32
 	ReasonFallback   = "fallback"    // the few-row policy
 )
 

@@ -64,11 +64,11 @@ func roundToNearest(ctx context.Context, pool *kernels.Pool, w []float32, out, i
 	}
 	var sum tally
 	for i := range tallies {
-		if err := tallies[i].err; err != nil {
-			err.Site = site
-			return nil, err
-		}
 		sum.add(&tallies[i])
+	}
+	if sum.err != nil {
+		sum.err.Site = site
+		return nil, sum.err
 	}
 	sum.fill(&r.Record)
 	return r, nil

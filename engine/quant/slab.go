@@ -15,7 +15,11 @@ func (p *Prepared) Solve(ctx context.Context, pool *kernels.Pool, w []float32, o
 		return nil, err
 	}
 	if !p.Factored() {
-		return p.withoutFactor(ctx, pool, w, out)
+		reason := ReasonNoFactor
+		if len(p.dead) == p.n {
+			reason = ReasonNoActivity
+		}
+		return p.plain(ctx, pool, w, out, p.o.FallbackGrid, reason)
 	}
 	r := newResult(p.o, out, p.n)
 	r.Perm, r.GIdx = slices.Clone(p.perm), slices.Clone(p.gidx)
@@ -40,11 +44,12 @@ func (p *Prepared) Solve(ctx context.Context, pool *kernels.Pool, w []float32, o
 	}
 	var sum tally
 	for i := range tallies {
-		if err := tallies[i].err; err != nil {
-			err.Site = p.h.Site
-			return nil, err
-		}
 		sum.add(&tallies[i])
+	}
+	if sum.err != nil || !finite(sum.loss) {
+		// Feedback left the range of float32: the original weights may still be roundable, and if they are not, that
+		// error names the place in W.
+		return p.plain(ctx, pool, w, out, GridRTN, ReasonFeedback)
 	}
 	sum.fill(&r.Record)
 	loss := sum.loss / 2
@@ -55,16 +60,13 @@ func (p *Prepared) Solve(ctx context.Context, pool *kernels.Pool, w []float32, o
 	return r, nil
 }
 
-// withoutFactor rounds to nearest a weight whose statistic could not be factorized or saw no activity.
-func (p *Prepared) withoutFactor(ctx context.Context, pool *kernels.Pool, w []float32, out int) (*Result, error) {
-	r, err := roundToNearest(ctx, pool, w, out, p.n, p.o, p.h.Site, p.o.FallbackGrid, p.perm, p.gidx)
+// plain rounds w to nearest, for a reason, with the groups that the statistic's other linears have.
+func (p *Prepared) plain(ctx context.Context, pool *kernels.Pool, w []float32, out int, kind, reason string) (*Result, error) {
+	r, err := roundToNearest(ctx, pool, w, out, p.n, p.o, p.h.Site, kind, p.perm, p.gidx)
 	if err != nil {
 		return nil, err
 	}
-	r.Record.Asked, r.Record.Reason = MethodGPTQ, ReasonNoFactor
-	if len(p.dead) == p.n {
-		r.Record.Reason = ReasonNoActivity
-	}
+	r.Record.Asked, r.Record.Reason = MethodGPTQ, reason
 	p.fillRecord(&r.Record)
 	if err := accountError(ctx, pool, r, w, &p.h); err != nil {
 		return nil, err
@@ -86,7 +88,12 @@ func (t *tally) add(o *tally) {
 	t.saturated += o.saturated
 	t.floored += o.floored
 	t.zeroGroups += o.zeroGroups
+	if t.err == nil {
+		t.err = o.err
+	}
 }
+
+func finite(x float64) bool { return x-x == 0 }
 
 func (t *tally) fill(r *Record) {
 	r.Saturated, r.ScaleFloor, r.ZeroGroups = t.saturated, t.floored, t.zeroGroups
