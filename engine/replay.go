@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -40,7 +41,7 @@ func ReplayLayer(ctx context.Context, plan *Plan, store Store, layer int, o RunO
 	plan.checkpoint.SetSourceRefs(refs)
 	rs.measureBatches()
 	runner := rs.model.NewRunner(model.RunnerOptions{Pool: rs.pool, ScratchBytes: rs.budget.ScratchBytes})
-	hidden, err := rs.layerInput(ctx, runner, layer)
+	hidden, err := rs.deriveInput(ctx, runner, layer)
 	if err != nil {
 		return err
 	}
@@ -58,6 +59,53 @@ func ReplayLayer(ctx context.Context, plan *Plan, store Store, layer int, o RunO
 	}
 	_, err = lr.outputs(ctx)
 	return err
+}
+
+// deriveInput gives a layer's input: as captured, or, where the captures were let go, by running the layers since the
+// nearest capture again with the codes that were decided for them. Every capture derived on the way is compared.
+func (rs *runState) deriveInput(ctx context.Context, runner *model.Runner, layer int) (*hiddenStates, error) {
+	from := layer
+	for ; from > 0; from-- {
+		e, ok, err := rs.store.Get(keyLayerInput(from, 0))
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			continue
+		}
+		_, err = rs.store.ReadPayload(ctx, e, "rows")
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, ledger.ErrRetired) && !errors.Is(err, ledger.ErrElsewhere) {
+			return nil, err
+		}
+	}
+	hidden, err := rs.layerInput(ctx, runner, from)
+	for l := from; l < layer && err == nil; l++ {
+		rs.observe(Progress{Kind: "note", Message: fmt.Sprintf("deriving the input of layer %d", l+1)})
+		hidden, err = rs.passThrough(ctx, runner, l, hidden)
+	}
+	return hidden, err
+}
+
+// passThrough runs a layer with the weights decided for it and gives the next one's input.
+func (rs *runState) passThrough(ctx context.Context, runner *model.Runner, l int, hidden *hiddenStates) (*hiddenStates, error) {
+	lr := &layerRun{runState: rs, layer: rs.model.Layers[l]}
+	var err error
+	if lr.run, err = runner.OpenLayerWith(ctx, l, lr.override); err != nil {
+		return nil, err
+	}
+	defer lr.run.Close()
+	if err := lr.spread(hidden); err != nil {
+		return nil, err
+	}
+	for range lr.layer.Stages {
+		if err := lr.eachSpan(func(sp *laneSpan) error { return sp.span.Advance(ctx) }); err != nil {
+			return nil, err
+		}
+	}
+	return lr.outputs(ctx)
 }
 
 // Sites names the statistic keys of a module's site, so that a replay of one module can hide them.

@@ -22,6 +22,9 @@ type cli struct {
 	Run     RunCmd     `cmd:"" help:"Quantize a model; the same command resumes."`
 	Resume  ResumeCmd  `cmd:"" help:"Go on with a run."`
 	Status  StatusCmd  `cmd:"" help:"Look at a run, also while it works."`
+	Audit   AuditCmd   `cmd:"" help:"Explain a scale: range, solver, statistic, batches, samples."`
+	Replay  ReplayCmd  `cmd:"" help:"Recompute a layer and compare every digest."`
+	Verify  VerifyCmd  `cmd:"" help:"Check a run or an output directory, byte by byte."`
 	Lint    LintCmd    `cmd:"" help:"Check any published quantized checkpoint."`
 	Ledger  LedgerCmd  `cmd:"" help:"Look after ledgers."`
 	Version VersionCmd `cmd:"" help:"Print the build identity."`

@@ -60,7 +60,10 @@ func (d *Difference) Remedy() string {
 // statistic and solve are done again.
 func Layer(ctx context.Context, plan *engine.Plan, src Source, layer int, module string, o engine.RunOptions) (*Report, error) {
 	s := &store{src: src, report: &Report{Layer: layer, Module: module, Compared: map[string]int{}}}
-	hidden := []string{"partial/", "hessian/", "decision/"}
+	hidden := make([]string, 0, 3)
+	for _, kind := range []string{"partial", "hessian", "decision"} {
+		hidden = append(hidden, fmt.Sprintf("%s/L%04d/", kind, layer))
+	}
 	if module != "" {
 		prefixes, l, ok := plan.Sites(module)
 		if !ok {
