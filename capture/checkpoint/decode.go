@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"math"
+	"sort"
 
 	"quire/kernels/dtype"
 )
@@ -124,9 +125,9 @@ func (s *Source) DecodeBF16(ctx context.Context, name string, dst []uint16, off 
 
 // resolve makes the logical tensors: plain ones as they are. Codes without a decoder are refused by name.
 func (s *Source) resolve() Errors {
-	var es Errors
+	es := s.quantizedModules()
 	for _, t := range s.stored {
-		if s.decode[t.Name] != nil {
+		if s.companion[t.Name] != "" || s.decode[t.Name] != nil {
 			continue
 		}
 		if !t.DType.PlainFloat() && t.DType.Bits() < 16 && t.DType != Bool && t.DType != U8 && t.DType != I8 {
@@ -135,11 +136,10 @@ func (s *Source) resolve() Errors {
 		}
 		s.decode[t.Name] = &logicalTensor{Logical: Logical{Name: t.Name, DType: t.DType, Shape: t.Shape, Stored: []string{t.Name}}}
 	}
-	for _, t := range s.stored {
-		if l := s.decode[t.Name]; l != nil {
-			s.logical = append(s.logical, l.Logical)
-		}
+	for _, l := range s.decode {
+		s.logical = append(s.logical, l.Logical)
 	}
+	sort.Slice(s.logical, func(i, j int) bool { return s.logical[i].Name < s.logical[j].Name })
 	return es
 }
 

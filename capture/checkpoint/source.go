@@ -26,6 +26,9 @@ type Source struct {
 	side    []File
 	logical []Logical
 	decode  map[string]*logicalTensor
+	// companion says to which logical tensor a stored one belongs that is none by itself.
+	companion map[string]string
+	quant     quantConfig
 }
 
 // File is a file of the checkpoint.
@@ -48,7 +51,7 @@ func Open(ctx context.Context, path string) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{path: dir, byName: map[string]int{}, byShard: map[string]*shardFile{}, decode: map[string]*logicalTensor{}}
+	s := &Source{path: dir, byName: map[string]int{}, byShard: map[string]*shardFile{}, decode: map[string]*logicalTensor{}, companion: map[string]string{}}
 	es := s.open(ctx, single)
 	if len(es) == 0 {
 		es = s.resolve()
@@ -133,6 +136,13 @@ func (s *Source) open(ctx context.Context, single string) Errors {
 			return es
 		}
 		files, es = indexed(index, present, weights)
+	case present[singleName]:
+		files = []string{singleName}
+		for _, w := range weights {
+			if setName.MatchString(w) {
+				es = append(es, fail(codeStrayShard, w, "", -1, "remove it, or fetch "+indexName, "the file looks like a shard beside "+singleName))
+			}
+		}
 	case len(weights) == 0:
 		if len(pickles) > 0 {
 			return Errors{fail(codePickle, pickles[0], "", -1, "convert to safetensors with the tool that made them", "the weights are only there in a form that is never opened")}
