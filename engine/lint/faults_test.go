@@ -346,6 +346,7 @@ func TestSchemesLoadersCannotRun(t *testing.T) {
 	}{
 		{"3-bit gptq", buildOptions{format: "gptq", scheme: format.Scheme{Bits: 3, GroupSize: 32, Sym: true}}, []string{"E_BITS sglang", "E_BITS vllm"}},
 		{"asymmetric gptq_v2", buildOptions{format: "gptq_v2", scheme: asym4}, []string{"E_SYM sglang", "E_SYM vllm"}},
+		{"asymmetric v1 gptq", buildOptions{format: "gptq", scheme: asym4}, []string{"E_SYM sglang", "E_SYM transformers", "E_SYM vllm"}},
 		{"5-bit compressed-tensors", buildOptions{format: "compressed-tensors", scheme: format.Scheme{Bits: 5, GroupSize: 32, Sym: true}}, []string{"E_BITS sglang", "E_BITS vllm"}},
 		{"groups of 16", buildOptions{format: "compressed-tensors", scheme: format.Scheme{Bits: 4, GroupSize: 16, Sym: true}}, []string{"E_GROUP_SIZE sglang", "E_GROUP_SIZE vllm"}},
 		{"act order of gptq experts in float16", buildOptions{format: "gptq", scheme: sym4, gidx: true}, nil},

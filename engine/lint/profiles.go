@@ -100,6 +100,12 @@ func (m *subject) checkUse(p string, u use) {
 			if !u.experts && (!four8 || !s.Sym) && m.dtype != "" && m.dtype != "float16" {
 				bad("E_MODEL_DTYPE", "the model is %s; %s run in float16 only", m.dtype, s)
 			}
+		case Transformers:
+			// Old tools wrote v1 zero points that cannot be told from right ones, so GPTQModel, through which transformers
+			// loads, trusts its own only.
+			if !s.Sym && q.storage == "gptq" && !strings.HasPrefix(q.maker, "gptqmodel:") {
+				bad("E_SYM", "asymmetric v1 gptq made by %q; GPTQModel loads that of its own making only, and gptq_v2 of any", q.maker)
+			}
 		}
 	case methodAWQ:
 		switch p {

@@ -52,6 +52,7 @@ type quantConfig struct {
 
 	rules   []rule   // gptq
 	modules []string // gptq: modules_in_block_to_quantize, flattened
+	maker   string   // gptq: first entry of meta.quantizer
 	skip    []string // awq: modules_to_not_convert
 	// skipPatterns are the same entries as transformers reads them: patterns from the start of a name.
 	skipPatterns []pattern
@@ -135,6 +136,11 @@ func (q *quantConfig) parseGPTQ(o object, c *collector) {
 		}
 		for _, k := range d.keys {
 			q.addRule(k, d.raw[k], c)
+		}
+	}
+	if meta, err := parseObject(o.raw["meta"]); err == nil {
+		if makers, ok, err := get[[]string](meta, "quantizer"); ok && err == nil && len(makers) > 0 {
+			q.maker = makers[0]
 		}
 	}
 	if raw, ok := o.raw["modules_in_block_to_quantize"]; ok && string(raw) != "null" {
