@@ -212,7 +212,7 @@ type Decided struct {
 
 // ReadDecision reads a module's decision from the ledger. Codes are read too if withCodes; where they have moved into the
 // output the error is ledger.ErrElsewhere.
-func ReadDecision(ctx context.Context, s Store, layer int, module string, out, in int, withCodes bool) (*Decided, bool, error) {
+func ReadDecision(ctx context.Context, s PayloadReader, layer int, module string, out, in int, withCodes bool) (*Decided, bool, error) {
 	e, ok, err := s.Get(keyDecision(layer, module))
 	if err != nil || !ok {
 		return nil, false, err

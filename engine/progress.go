@@ -162,23 +162,28 @@ func coverageOf(rows []int64, floor int64) *Coverage {
 	return c
 }
 
-// counters are for tests that must know which paths a run took.
+// counters tell which paths a run took.
 type counters struct {
-	mu            sync.Mutex
-	expertBatches int
-	spilledBytes  int64
+	mu sync.Mutex
+	w  Work
 }
 
 func (c *counters) sawExpertBatch() {
 	c.mu.Lock()
-	c.expertBatches++
+	c.w.ExpertBatches++
 	c.mu.Unlock()
 }
 
 func (c *counters) spill(n int64) {
 	c.mu.Lock()
-	c.spilledBytes += n
+	c.w.SpilledBytes += n
 	c.mu.Unlock()
+}
+
+func (c *counters) sum() Work {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.w
 }
 
 var _ Store = (*ledger.Ledger)(nil)

@@ -44,6 +44,14 @@ type Modules struct {
 type Hooks struct {
 	// Ran hears of every piece of work that a resume must not repeat: "statistic", "decision", "stage".
 	Ran func(what, where string)
+	// Work hears at the end what paths the run took.
+	Work func(Work)
+}
+
+// Work counts what a run did besides its result.
+type Work struct {
+	ExpertBatches int
+	SpilledBytes  int64
 }
 
 func (h *Hooks) ran(what, where string) {
@@ -144,6 +152,9 @@ func Run(ctx context.Context, plan *Plan, o RunOptions) (res *Result, err error)
 	rs.pool = kernels.NewPool(s.Threads)
 	defer rs.pool.Close()
 	if err := rs.open(ctx, o); err != nil {
+		if ctx.Err() != nil {
+			return nil, stopped(fmt.Sprint(context.Cause(ctx)))
+		}
 		return nil, err
 	}
 	// The ledger must take the last events even after ctx has ended.
@@ -162,6 +173,9 @@ func Run(ctx context.Context, plan *Plan, o RunOptions) (res *Result, err error)
 	defer watch()
 	if err := rs.work(work); err != nil {
 		return nil, err
+	}
+	if o.Hooks != nil && o.Hooks.Work != nil {
+		o.Hooks.Work(rs.counters.sum())
 	}
 	return rs.result(work)
 }

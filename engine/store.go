@@ -32,6 +32,12 @@ type Store interface {
 	Stats() ledger.Stats
 }
 
+// PayloadReader is the part of a store that questions need.
+type PayloadReader interface {
+	Get(key string) (ledger.Event, bool, error)
+	ReadPayload(ctx context.Context, e ledger.Event, role string) ([]byte, error)
+}
+
 // segmentOf names the payload segments of a layer.
 func segmentOf(layer int) string {
 	if layer < 0 {
