@@ -22,9 +22,9 @@ func (p *Prepared) factorize(pool *kernels.Pool, diag []float32) {
 	h := p.permuted(diag)
 	if p.ladder(precisionF32, diag, 0, func(add []float64) *pivot {
 		setDiagonal(h, add, p.n)
-		return inverseFactor(pool, u, h, p.n)
+		return p.inverse(pool, u, h)
 	}) {
-		p.pack(u)
+		p.pack(pool, u)
 		return
 	}
 	if p.o.Parity == ParityCompressedTensors {
@@ -45,10 +45,29 @@ func (p *Prepared) factorize(pool *kernels.Pool, diag []float32) {
 		for i, v := range u64 {
 			u[i] = float32(v)
 		}
-		p.pack(u)
+		p.pack(pool, u)
 		return
 	}
 	p.damping.Precision = precisionNone
+}
+
+// inverse factors h in float32. Under parity the arithmetic is float64, rounded at the end: the public implementations'
+// float32 libraries agree with that more often than with each other.
+func (p *Prepared) inverse(pool *kernels.Pool, u, h []float32) *pivot {
+	if p.o.Parity == "" {
+		return inverseFactor(pool, u, h, p.n)
+	}
+	wide, u64 := make([]float64, len(h)), make([]float64, len(u))
+	for i, v := range h {
+		wide[i] = float64(v)
+	}
+	if f := inverseFactor64(pool, u64, wide, p.n); f != nil {
+		return f
+	}
+	for i, v := range u64 {
+		u[i] = float32(v)
+	}
+	return nil
 }
 
 // ladder tries shares DampPercent, +DampIncrement, … below 1 and records failures. try gets the damped diagonal in
@@ -115,9 +134,9 @@ func (p *Prepared) factorizeLikeGPTQModel(pool *kernels.Pool, diag []float32) {
 		}
 		if p.ladder(precisionF32, diag, floor, func(add []float64) *pivot {
 			setDiagonal(h, add, p.n)
-			return inverseFactor(pool, u, h, p.n)
+			return p.inverse(pool, u, h)
 		}) {
-			p.pack(u)
+			p.pack(pool, u)
 			return
 		}
 	}
@@ -156,11 +175,11 @@ func setDiagonal(h []float32, diagonal []float64, n int) {
 }
 
 // pack stores U for the column loop.
-func (p *Prepared) pack(u []float32) {
+func (p *Prepared) pack(pool *kernels.Pool, u []float32) {
 	n := p.n
 	p.diagU = make([]float32, n)
 	for i := range n {
 		p.diagU[i] = u[i*n+i]
 	}
-	p.factor.pack(u, n, p.block)
+	p.factor = kernels.PackFactorParallel(pool, nil, u, n, p.block)
 }

@@ -8,7 +8,8 @@ import (
 
 // account compares a solver's result with rounding to nearest (the guard) and fills in the error figures.
 func (p *Prepared) account(ctx context.Context, pool *kernels.Pool, r *Result, w []float32) error {
-	if err := accountError(ctx, pool, r, w, &p.h); err != nil {
+	e := p.quadForms(pool)
+	if err := e.fill(ctx, pool, r, w); err != nil {
 		return err
 	}
 	if !p.o.guarded() || r.Record.OutputError == nil {
@@ -18,13 +19,15 @@ func (p *Prepared) account(ctx context.Context, pool *kernels.Pool, r *Result, w
 	if err != nil {
 		return err
 	}
-	if err := accountError(ctx, pool, plain, w, &p.h); err != nil {
-		return err
-	}
-	g := &GuardRecord{SolverError: *r.Record.OutputError, RTNError: *plain.Record.OutputError, RTNComplete: true}
+	scale := float64(p.h.Rows) / 2
+	rtn, complete := e.whole.sum(pool, difference(w, plain), r.Out, r.In, *r.Record.OutputError/scale)
+	g := &GuardRecord{SolverError: *r.Record.OutputError, RTNError: rtn * scale, RTNComplete: complete}
 	r.Record.Guard = g
-	if g.RTNError < g.SolverError {
+	if complete && g.RTNError < g.SolverError {
 		g.KeptRTN = true
+		if err := e.fill(ctx, pool, plain, w); err != nil {
+			return err
+		}
 		loss := r.Record.Loss
 		p.fillRecord(&plain.Record)
 		plain.Record.Asked, plain.Record.Reason, plain.Record.Guard, plain.Record.Loss = r.Record.Method, ReasonGuard, g, loss
@@ -33,59 +36,69 @@ func (p *Prepared) account(ctx context.Context, pool *kernels.Pool, r *Result, w
 	return ctx.Err()
 }
 
-// accountError fills in the output error, absolute and relative, and the groups' diagonal blocks. A statistic without
-// rows gives no figures.
-func accountError(ctx context.Context, pool *kernels.Pool, r *Result, w []float32, h *Hessian) error {
-	if h.Rows == 0 {
-		return ctx.Err()
-	}
+// difference is w − dequantized.
+func difference(w []float32, r *Result) []float32 {
 	e := make([]float32, len(w))
 	r.Dequantize(e)
 	for i, v := range w {
 		e[i] = v - e[i]
 	}
-	abs := quadratic(pool, e, r.Out, h) * float64(h.Rows) / 2
-	base := quadratic(pool, w, r.Out, h) * float64(h.Rows) / 2
+	return e
+}
+
+// errorForms are the quadratic forms of one statistic: the whole, and its diagonal blocks by natural group.
+type errorForms struct {
+	h      *Hessian
+	whole  *quadForm
+	groups []*quadForm
+	size   int // group size of groups
+}
+
+// quadForms packs the statistic's forms once for all its linears.
+func (p *Prepared) quadForms(pool *kernels.Pool) *errorForms {
+	p.formsOnce.Do(func() { p.forms = newErrorForms(pool, &p.h, p.o.groupSize(p.n)) })
+	return p.forms
+}
+
+func newErrorForms(pool *kernels.Pool, h *Hessian, group int) *errorForms {
+	e := &errorForms{h: h, whole: newQuadForm(pool, h.H, h.N, 0, h.N), size: group}
+	e.groups = make([]*quadForm, (h.N+group-1)/group)
+	for g := range e.groups {
+		e.groups[g] = newQuadForm(pool, h.H, h.N, g*group, min((g+1)*group, h.N))
+	}
+	return e
+}
+
+// fill gives a result its output error, absolute and relative, and the groups' diagonal blocks. A statistic without rows
+// gives no figures.
+func (e *errorForms) fill(ctx context.Context, pool *kernels.Pool, r *Result, w []float32) error {
+	if e.h.Rows == 0 {
+		return ctx.Err()
+	}
+	scale := float64(e.h.Rows) / 2
+	d := difference(w, r)
+	abs, _ := e.whole.sum(pool, d, r.Out, r.In, -1)
+	base, _ := e.whole.sum(pool, w, r.Out, r.In, -1)
+	abs, base = abs*scale, base*scale
 	r.Record.OutputError = &abs
 	rel := 0.0
 	if base > 0 {
 		rel = abs / base
 	}
 	r.Record.OutputErrorRel = &rel
-	r.GroupShare = groupShares(pool, r, e, h)
+	if r.GIdx != nil || r.GroupSize != e.size {
+		r.GroupShare = groupShares(pool, r, d, e.h)
+		return ctx.Err()
+	}
+	r.GroupShare = make([]float64, len(e.groups))
+	pool.Do(len(e.groups), func(_, g int) {
+		s, _ := e.groups[g].sum(nil, d, r.Out, r.In, -1)
+		r.GroupShare[g] = s * scale
+	})
 	return ctx.Err()
 }
 
-// quadratic is Σ over channels of x·H·xᵀ for x [out,n].
-func quadratic(pool *kernels.Pool, x []float32, out int, h *Hessian) float64 {
-	n := h.N
-	sums := make([]float64, out)
-	pool.Do((out+lanes-1)/lanes, func(_, task int) {
-		for row := task * lanes; row < min((task+1)*lanes, out); row++ {
-			v := x[row*n : (row+1)*n]
-			var sum float64
-			for i, a := range v {
-				if a == 0 {
-					continue
-				}
-				hr := h.H[i*n+i : (i+1)*n]
-				t := 0.5 * float64(hr[0]) * float64(a)
-				for k, b := range v[i+1:] {
-					t += float64(float64(hr[k+1]) * float64(b))
-				}
-				sum += float64(2 * float64(a) * t)
-			}
-			sums[row] = sum
-		}
-	})
-	var s float64
-	for _, v := range sums {
-		s += v
-	}
-	return s
-}
-
-// groupShares is Σ over channels of e_g·H_gg·e_gᵀ·rows/2 per group.
+// groupShares is Σ over channels of e_g·H_gg·e_gᵀ·rows/2 per group, for groups of columns that do not lie together.
 func groupShares(pool *kernels.Pool, r *Result, e []float32, h *Hessian) []float64 {
 	groups, n := r.Groups(), r.In
 	members := make([][]int32, groups)

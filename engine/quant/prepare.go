@@ -2,6 +2,7 @@ package quant
 
 import (
 	"fmt"
+	"sync"
 
 	"quire/kernels"
 )
@@ -26,7 +27,10 @@ type Prepared struct {
 	damping Damping
 	block   int
 	diagU   []float32 // U[i,i] in visiting order; nil when no factor exists
-	factor  factor
+	factor  *kernels.Factor
+
+	formsOnce sync.Once
+	forms     *errorForms
 }
 
 // Prepare checks a statistic and computes what its linears share. It returns a *ValueError for a statistic that no

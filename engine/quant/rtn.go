@@ -33,7 +33,7 @@ func RTN(ctx context.Context, pool *kernels.Pool, w []float32, out, in int, o Op
 	}
 	if h != nil && h.Rows > 0 {
 		r.Record.Site, r.Record.Rows, r.Record.NativeRows, r.Record.HessianSHA256 = h.Site, h.Rows, h.NativeRows, h.SHA256
-		if err := accountError(ctx, pool, r, w, h); err != nil {
+		if err := newErrorForms(pool, h, r.GroupSize).fill(ctx, pool, r, w); err != nil {
 			return nil, err
 		}
 	}

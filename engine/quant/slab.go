@@ -68,7 +68,7 @@ func (p *Prepared) plain(ctx context.Context, pool *kernels.Pool, w []float32, o
 	}
 	r.Record.Asked, r.Record.Reason = MethodGPTQ, reason
 	p.fillRecord(&r.Record)
-	if err := accountError(ctx, pool, r, w, &p.h); err != nil {
+	if err := p.quadForms(pool).fill(ctx, pool, r, w); err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -156,7 +156,7 @@ func (s *slabWork) solve(r *Result, w []float32, r0, r1 int, t *tally) {
 				s.fitDynamic(at, r0, r1, t)
 			}
 			if i > 0 {
-				p.factor.column(s.slab, s.e, blk, i)
+				p.factor.Column(s.slab, s.e, blk, i)
 			}
 			if newGroup {
 				group = int(p.position[at])
@@ -171,7 +171,7 @@ func (s *slabWork) solve(r *Result, w []float32, r0, r1 int, t *tally) {
 			s.quantize(at, i)
 		}
 		if b1 < n {
-			p.factor.tail(s.slab, s.e, blk)
+			p.factor.Tail(s.slab, s.e, blk)
 		}
 	}
 	s.store(r, r0, r1, t)
