@@ -130,28 +130,52 @@ func (x *Rows) address(r, k int) (src *byte, stride int) {
 
 // scalarTranspose defines the transposers.
 var scalarTranspose = transposer{
-	laneF32: func(dst *uint32, ld int, src *byte, stride, rows, k int) {
-		transposeWith(dst, ld, src, stride, rows, k, 4, func(p unsafe.Pointer) uint32 { return *(*uint32)(p) })
-	},
+	laneF32: transposeF32,
 	lanePair: func(dst *uint32, ld int, src *byte, stride, rows, k int) {
-		transposeWith(dst, ld, src, stride, rows, k, 4, func(p unsafe.Pointer) uint32 {
-			h := (*[2]uint16)(p)
-			return uint32(flushBF16(h[0])) | uint32(flushBF16(h[1]))<<16
+		transposePairs(dst, ld, src, stride, rows, k, func(u uint32) uint32 {
+			return uint32(flushBF16(uint16(u))) | uint32(flushBF16(uint16(u>>16)))<<16
 		})
 	},
 	laneWiden: func(dst *uint32, ld int, src *byte, stride, rows, k int) {
-		transposeWith(dst, ld, src, stride, rows, k, 2, func(p unsafe.Pointer) uint32 { return uint32(*(*uint16)(p)) << 16 })
+		transposeHalves(dst, ld, src, stride, rows, k, func(h uint16) uint32 { return uint32(h) << 16 })
 	},
 	laneWidenZero: func(dst *uint32, ld int, src *byte, stride, rows, k int) {
-		transposeWith(dst, ld, src, stride, rows, k, 2, func(p unsafe.Pointer) uint32 { return uint32(flushBF16(*(*uint16)(p))) << 16 })
+		transposeHalves(dst, ld, src, stride, rows, k, func(h uint16) uint32 { return uint32(flushBF16(h)) << 16 })
 	},
 }
 
-func transposeWith(dst *uint32, ld int, src *byte, stride, rows, k, size int, lane func(unsafe.Pointer) uint32) {
+// eightRows views the eight source rows of a transposer, rows past the end being the last one.
+func eightRows[T uint16 | uint32](src *byte, stride, rows, k int) (r [8][]T) {
+	for i := range r {
+		r[i] = unsafe.Slice((*T)(unsafe.Add(unsafe.Pointer(src), min(i, rows-1)*stride)), k)
+	}
+	return r
+}
+
+func transposeF32(dst *uint32, ld int, src *byte, stride, rows, k int) {
+	r := eightRows[uint32](src, stride, rows, k)
+	r0, r1, r2, r3, r4, r5, r6, r7 := r[0], r[1][:k], r[2][:k], r[3][:k], r[4][:k], r[5][:k], r[6][:k], r[7][:k]
+	p := unsafe.Pointer(dst)
+	for i := range r0 {
+		d := (*[8]uint32)(unsafe.Add(p, 4*i*ld))
+		d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7] = r0[i], r1[i], r2[i], r3[i], r4[i], r5[i], r6[i], r7[i]
+	}
+}
+
+func transposePairs(dst *uint32, ld int, src *byte, stride, rows, k int, lane func(uint32) uint32) {
+	r := eightRows[uint32](src, stride, rows, k)
 	for i := range k {
-		for r := range 8 {
-			p := unsafe.Add(unsafe.Pointer(src), min(r, rows-1)*stride+i*size)
-			*(*uint32)(unsafe.Add(unsafe.Pointer(dst), 4*(i*ld+r))) = lane(p)
+		for j := range r {
+			*(*uint32)(unsafe.Add(unsafe.Pointer(dst), 4*(i*ld+j))) = lane(r[j][i])
+		}
+	}
+}
+
+func transposeHalves(dst *uint32, ld int, src *byte, stride, rows, k int, lane func(uint16) uint32) {
+	r := eightRows[uint16](src, stride, rows, k)
+	for i := range k {
+		for j := range r {
+			*(*uint32)(unsafe.Add(unsafe.Pointer(dst), 4*(i*ld+j))) = lane(r[j][i])
 		}
 	}
 }
