@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"quire/capture/model"
-	"quire/kernels"
 )
 
 // ForwardOptions say how a forward pass may use memory. They change no bit.
@@ -285,5 +284,3 @@ func (a *ahead) drop() {
 		a.run.Close()
 	}
 }
-
-var _ = kernels.ContractID

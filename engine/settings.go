@@ -270,13 +270,13 @@ func (r *Recipe) Resolve(modelDType string) (*Settings, error) {
 		return nil, err
 	}
 	s.ExpertBatch = deref(r.ExpertBatch, 0)
-	if id.MaxShardSize, err = parseBytes("max_shard_size", deref(r.MaxShardSize, "5GB")); err != nil {
+	if id.MaxShardSize, err = ParseBytes("max_shard_size", deref(r.MaxShardSize, "5GB")); err != nil {
 		return nil, err
 	}
-	if s.MaxMemory, err = parseBytes("max_memory", deref(r.MaxMemory, "0")); err != nil {
+	if s.MaxMemory, err = ParseBytes("max_memory", deref(r.MaxMemory, "0")); err != nil {
 		return nil, err
 	}
-	if s.MaxDisk, err = parseBytes("max_disk", deref(r.MaxDisk, "0")); err != nil {
+	if s.MaxDisk, err = ParseBytes("max_disk", deref(r.MaxDisk, "0")); err != nil {
 		return nil, err
 	}
 	if s.Threads = deref(r.Threads, runtime.GOMAXPROCS(0)); s.Threads < 1 {
@@ -349,13 +349,17 @@ func parseAmount(s string) (amount, error) {
 	return amount{v, false}, nil
 }
 
-func parseBytes(key, s string) (int64, error) {
+// ParseBytes reads an amount such as 24GiB or 5GB; "" is 0. key names the setting in errors.
+func ParseBytes(key, s string) (int64, error) {
 	units := []struct {
 		suffix string
 		factor float64
 	}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12},
 		{"K", 1 << 10}, {"M", 1 << 20}, {"G", 1 << 30}, {"T", 1 << 40}, {"B", 1}, {"", 1}}
 	t := strings.TrimSpace(s)
+	if t == "" {
+		return 0, nil
+	}
 	for _, u := range units {
 		if num, ok := strings.CutSuffix(t, u.suffix); ok {
 			v, err := strconv.ParseFloat(strings.TrimSpace(num), 64)

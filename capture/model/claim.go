@@ -2,7 +2,6 @@ package model
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sort"
 	"strings"
@@ -498,5 +497,3 @@ func fusedSlice(e, out, in, half, of int, transposed, interleaved bool) slice {
 	s.span = (o-1)*s.so + (i-1)*s.si + 1
 	return s
 }
-
-var _ = fmt.Sprint

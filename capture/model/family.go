@@ -1,7 +1,6 @@
 package model
 
 import (
-	"fmt"
 	"sort"
 	"strconv"
 	"strings"
@@ -150,11 +149,3 @@ func inList(c *conf, key string, i int) bool {
 }
 
 func expand(pattern string, e int) string { return strings.ReplaceAll(pattern, "{e}", strconv.Itoa(e)) }
-
-func (a *arch) check(c *conf) {
-	if a.layers > 10000 {
-		c.fault("num_hidden_layers = %d", a.layers)
-	}
-}
-
-var _ = fmt.Sprintf

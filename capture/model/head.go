@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"quire/kernels"
+	"quire/kernels/dtype"
 )
 
 // Embed looks up the rows of token ids, after any embedding multiplier: [len(ids), hidden] in the compute type. Each
@@ -20,6 +21,10 @@ func (r *Runner) Embed(ctx context.Context, ids []int32) (kernels.Rows, error) {
 		if t < 0 || int(t) >= m.Vocab {
 			return kernels.Rows{}, &Error{Kind: ErrInput, What: fmt.Sprintf("token id %d, the vocabulary has %d", t, m.Vocab), Where: Where{Layer: -1, Row: i}, Try: tries[ErrInput]}
 		}
+	}
+	scale := m.arch.embedScale
+	if m.arch.embedScaleRounded && m.Compute == BF16 {
+		scale = dtype.BF16ToF32(dtype.F32ToBF16(scale))
 	}
 	order := make([]int, len(ids))
 	for i := range order {
@@ -40,8 +45,8 @@ func (r *Runner) Embed(ctx context.Context, ids []int32) (kernels.Rows, error) {
 				e.Where.Row = int(last)
 				return kernels.Rows{}, e
 			}
-			if s := m.arch.embedScale; s != 0 && s != 1 {
-				kernels.Scale(row, row, s)
+			if scale != 0 && scale != 1 {
+				kernels.Scale(row, row, scale)
 			}
 		}
 		store(out, i, row)

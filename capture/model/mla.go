@@ -77,7 +77,7 @@ func (m *mlaMixer) stage(s *Span, i int) ([]float32, error) {
 
 // down computes the latents and their norms.
 func (m *mlaMixer) down(s *Span) {
-	a, run := m.a, m.run
+	a := m.a
 	x, _ := s.plane(SiteAttnIn)
 	if a.qRank == 0 {
 		q := s.newPlaneF32(planeQ, a.heads*(a.nope+a.ropeDim))
@@ -86,7 +86,6 @@ func (m *mlaMixer) down(s *Span) {
 		m.latent(s, x, m.lin(a.qa), a.qRank, a.qaNorm, SiteQB, kernels.Rows{})
 	}
 	m.latent(s, x, m.lin(a.kva), a.kvRank, a.kvaNorm, SiteKVB, s.newPlaneF32(planeKPos, a.ropeDim))
-	_ = run
 }
 
 // latent computes norm(x·Wᵀ) of the first rank features into a site plane, and the rest into kpos.
@@ -167,15 +166,14 @@ func (m *mlaMixer) group(s *Span, seqs []kernels.Seq, dst kernels.Rows, buf []fl
 	for i, x := range seqs {
 		local[i] = kernels.Seq{Start: x.Start - first, Len: x.Len}
 	}
-	// v lies behind the no-rope part of every head's kv_b output: a head stride of kv instead of vDim.
-	v := values(run, up, n, a.heads, a.nope, a.vDim)
+	v := values(up, n, a.heads, a.nope, a.vDim)
 	kernels.Attention(run.r.pool, out, q, k, v, a.heads*qk, a.heads*qk, a.heads*a.vDim, a.heads*a.vDim, local, kernels.AttentionSpec{
 		Heads: a.heads, KVHeads: a.heads, QKDim: qk, VDim: a.vDim, Scale: a.scale})
 	blocks(run.r.pool, n, 32, func(_, lo, hi int) { store(dst, first+lo, out[lo*a.heads*a.vDim:hi*a.heads*a.vDim]) })
 }
 
 // values closes the gaps of kv_b outputs in place: [rows][heads][nope+v] → [rows][heads][v].
-func values(_ *LayerRun, up []float32, n, heads, nope, v int) []float32 {
+func values(up []float32, n, heads, nope, v int) []float32 {
 	for i := range n * heads {
 		copy(up[i*v:(i+1)*v], up[i*(nope+v)+nope:(i+1)*(nope+v)])
 	}

@@ -127,3 +127,6 @@ func (r *Runner) Model() *Model { return r.m }
 
 // Model gives the model that the layer belongs to.
 func (run *LayerRun) Model() *Model { return run.m }
+
+// Pool gives the pool that the runner spreads its work over; nil runs inline.
+func (r *Runner) Pool() *kernels.Pool { return r.pool }

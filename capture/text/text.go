@@ -8,6 +8,9 @@ import (
 // Tokenizer turns text into token ids; see package tokenizer.
 type Tokenizer = tokenizer.Tokenizer
 
+// EncodeOptions say how a text is encoded.
+type EncodeOptions = tokenizer.Options
+
 // Template renders conversations; see package chat.
 type Template = chat.Template
 

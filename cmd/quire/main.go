@@ -18,17 +18,23 @@ import (
 
 // cli is the whole command line: one field a verb, each verb in its own file.
 type cli struct {
-	Demo    DemoCmd    `cmd:"" help:"See it work: quantize, kill, resume, compare, explain. Under a minute."`
-	Plan    PlanCmd    `cmd:"" help:"Resolve everything from headers: fates, memory, disk, findings."`
-	Run     RunCmd     `cmd:"" help:"Quantize a model; the same command resumes."`
-	Resume  ResumeCmd  `cmd:"" help:"Go on with a run."`
-	Status  StatusCmd  `cmd:"" help:"Look at a run, also while it works."`
-	Audit   AuditCmd   `cmd:"" help:"Explain a scale: range, solver, statistic, batches, samples."`
-	Replay  ReplayCmd  `cmd:"" help:"Recompute a layer and compare every digest."`
-	Verify  VerifyCmd  `cmd:"" help:"Check a run or an output directory, byte by byte."`
-	Lint    LintCmd    `cmd:"" help:"Check any published quantized checkpoint."`
-	Ledger  LedgerCmd  `cmd:"" help:"Look after ledgers."`
-	Version VersionCmd `cmd:"" help:"Print the build identity."`
+	Demo     DemoCmd     `cmd:"" help:"See it work: quantize, kill, resume, compare, explain. Under a minute."`
+	Plan     PlanCmd     `cmd:"" help:"Resolve everything from headers: fates, memory, disk, findings."`
+	Run      RunCmd      `cmd:"" help:"Quantize a model; the same command resumes."`
+	Resume   ResumeCmd   `cmd:"" help:"Go on with a run."`
+	Status   StatusCmd   `cmd:"" help:"Look at a run, also while it works."`
+	Audit    AuditCmd    `cmd:"" help:"Explain a scale: range, solver, statistic, batches, samples."`
+	Replay   ReplayCmd   `cmd:"" help:"Recompute a layer and compare every digest."`
+	Verify   VerifyCmd   `cmd:"" help:"Check a run or an output directory, byte by byte."`
+	Eval     EvalCmd     `cmd:"" help:"Perplexity, KL and top-1 agreement, layer by layer in bounded memory."`
+	Trace    TraceCmd    `cmd:"" help:"Write what the forward pass saw."`
+	Tokenize TokenizeCmd `cmd:"" help:"Turn text into token ids."`
+	Render   RenderCmd   `cmd:"" help:"Show what a chat template makes of conversations."`
+	Samples  SamplesCmd  `cmd:"" help:"Show the calibration samples as a run would see them."`
+	Explain  ExplainCmd  `cmd:"" help:"Print the error catalogue."`
+	Lint     LintCmd     `cmd:"" help:"Check any published quantized checkpoint."`
+	Ledger   LedgerCmd   `cmd:"" help:"Look after ledgers."`
+	Version  VersionCmd  `cmd:"" help:"Print the build identity."`
 }
 
 // output is what a verb may write to: results on out, progress and logs on err.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -86,9 +87,16 @@ func buildVersion() string {
 
 // writeJSON writes one NDJSON line.
 func writeJSON(w io.Writer, v any) {
-	line, err := json.Marshal(v)
-	if err != nil {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil && !isWriteError(err) {
 		panic(err) // only our own types come here
 	}
-	fmt.Fprintf(w, "%s\n", line)
+}
+
+// isWriteError tells a reader that went away from a value that cannot be encoded.
+func isWriteError(err error) bool {
+	var kind *json.UnsupportedTypeError
+	var value *json.UnsupportedValueError
+	return !errors.As(err, &kind) && !errors.As(err, &value)
 }
