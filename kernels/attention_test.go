@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"quire/kernels"
 )
@@ -162,4 +163,29 @@ func BenchmarkAttention2048(b *testing.B) {
 			b.ReportMetric(flop*float64(b.N)/b.Elapsed().Seconds()/1e9, "GF")
 		})
 	}
+}
+
+// BenchmarkAttentionAgainstGEMM gives the flop rate of causal attention (only
+// visible pairs counted) over that of a GEMM with the same inner size, interleaved.
+func BenchmarkAttentionAgainstGEMM(b *testing.B) {
+	const n, d = 2048, 128
+	r := rand.New(rand.NewPCG(1, 1))
+	q, k, v := randoms(r, n*d, 1), randoms(r, n*d, 1), randoms(r, n*d, 1)
+	w := kernels.PackF32(nil, randoms(r, 1024*1024, 1), 1024, 1024)
+	x, y, dst := randoms(r, 512*1024, 1), make([]float32, 512*1024), make([]float32, n*d)
+	best := [2]time.Duration{math.MaxInt64, math.MaxInt64}
+	for b.Loop() {
+		t := time.Now()
+		kernels.Attention(nil, dst, q, k, v, d, d, d, d, []kernels.Seq{{Start: 0, Len: n}},
+			kernels.AttentionSpec{Heads: 1, KVHeads: 1, QKDim: d, VDim: d, Scale: 0.088})
+		best[0] = min(best[0], time.Since(t))
+		t = time.Now()
+		kernels.GEMM(nil, kernels.GEMMJob{X: kernels.Rows{M: 512, K: 1024, Stride: 1024, F32: x}, W: w, Y: y, LDY: 1024})
+		best[1] = min(best[1], time.Since(t))
+	}
+	attn := 4.0 * d * n * (n + 1) / 2 / float64(best[0].Nanoseconds())
+	gemm := 2.0 * 512 * 1024 * 1024 / float64(best[1].Nanoseconds())
+	b.ReportMetric(attn, "attention-GF")
+	b.ReportMetric(gemm, "gemm-GF")
+	b.ReportMetric(attn/gemm, "ratio")
 }
