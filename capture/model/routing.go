@@ -8,7 +8,6 @@ type Routing struct {
 	Choice  []int32   // [rows,k] chosen experts, ascending within a row
 	Weight  []float32 // [rows,k] combine weights in the same order, renormalised and scaled by the family's rule
 	Logits  []float32 // [rows,E] raw router output; nil when the routing came from elsewhere
-	scores  []float32 // [rows,E] what the choice ranks by; made on demand
 
 	first []int32 // [E+1] offsets into ids of native rows by expert
 	ids   []int32

@@ -22,7 +22,6 @@ type Span struct {
 	block   []float32 // [rows,hidden] sum of expert outputs
 	next    int       // first expert not added yet
 	failed  bool
-	parked  []int // lengths of what Park wrote
 }
 
 // plane is a named matrix of a span.

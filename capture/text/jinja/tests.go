@@ -70,14 +70,14 @@ func init() {
 		"mapping":   is(func(v any) bool { _, ok := v.(*Dict); return ok }),
 		"sequence":  is(isSeq),
 		"iterable":  is(isSeq),
-		"callable":  is(func(v any) bool {
+		"callable": is(func(v any) bool {
 			f, ok := v.(*Func)
 			_, undef := v.(Undefined) // Python's Undefined has a __call__, which raises
 			return ok && f.f != nil || undef
 		}),
-		"escaped":   is(func(any) bool { return false }),
-		"lower":     is(func(v any) bool { return isLower(str(v)) }),
-		"upper":     is(func(v any) bool { return isUpper(str(v)) }),
+		"escaped": is(func(any) bool { return false }),
+		"lower":   is(func(v any) bool { return isLower(str(v)) }),
+		"upper":   is(func(v any) bool { return isUpper(str(v)) }),
 		"filter": is(func(v any) bool {
 			s, ok := v.(string)
 			_, known := filterTable[s]

@@ -131,14 +131,13 @@ func (m *wordPiece) tokenize(dst []tok, piece string, _ *workspace) ([]tok, erro
 // unigram finds the best path through scored pieces (Viterbi).
 type unigram struct {
 	vocabulary
-	scores     []float64
-	names      []string
-	trie       *trie
-	unk        int32 // -1: none
-	unkScore   float64
-	fallback   bool
-	bytes      [256]int32
-	emptyToken bool
+	scores   []float64
+	names    []string
+	trie     *trie
+	unk      int32 // -1: none
+	unkScore float64
+	fallback bool
+	bytes    [256]int32
 }
 
 type pathNode struct {

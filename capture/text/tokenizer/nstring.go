@@ -76,7 +76,6 @@ type editor struct {
 	al   []span
 	pos  int // bytes of from consumed
 	prev span
-	any  bool
 }
 
 func edit(n nstr) *editor {

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"unicode"
@@ -490,7 +491,7 @@ func (t *translator) class() (string, error) {
 		case c == '[' && t.pos+1 < len(t.in) && t.in[t.pos+1] == ':':
 			end := strings.Index(string(t.in[t.pos:]), ":]")
 			if end < 0 {
-				return "", fmt.Errorf("unfinished [:")
+				return "", errors.New("a POSIX class is not closed")
 			}
 			name := []rune(string(t.in[t.pos:])[2:end])
 			p, ok := property(string(name))

@@ -43,7 +43,6 @@ type Tokenizer struct {
 	model      model
 	byteInput  bool
 	post       postProcessor
-	trimPost   bool
 	decoder    decoder
 	truncation *truncation
 	padding    *padding
@@ -218,7 +217,6 @@ type encodeRun struct {
 	w      *workspace
 	toks   []tok
 	pieces []nstr
-	bounds []int
 }
 
 func (r *encodeRun) addedToken(a *addedToken, matched string, lo, hi int) {
