@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"runtime/debug"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -322,7 +321,4 @@ func sizeOf(n int64) string {
 }
 
 // obeyLimit tells Go's collector the limit, so that garbage does not break it.
-func obeyLimit(limit int64) {
-	debug.SetMemoryLimit(limit - limit/20)
-	runtime.GC()
-}
+func obeyLimit(limit int64) { debug.SetMemoryLimit(limit - limit/10) }

@@ -20,15 +20,17 @@ func (lr *layerRun) park(sp *laneSpan) error {
 	if err != nil {
 		return spillError(path, err)
 	}
-	lr.counters.spill(sp.span.ParkedBytes())
-	err = sp.span.Park(f)
+	err = sp.span.Save(f)
+	if st, serr := f.Stat(); serr == nil {
+		lr.counters.spill(st.Size())
+	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
 	if err != nil {
 		return spillError(path, err)
 	}
-	sp.parked = true
+	sp.span, sp.parked = nil, true
 	return nil
 }
 
@@ -43,7 +45,7 @@ func (lr *layerRun) wake(sp *laneSpan) error {
 		return spillError(path, err)
 	}
 	defer f.Close()
-	if err := sp.span.Unpark(f); err != nil {
+	if sp.span, err = lr.run.LoadSpan(f); err != nil {
 		return spillError(path, err)
 	}
 	sp.parked = false

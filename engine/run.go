@@ -149,6 +149,7 @@ func Run(ctx context.Context, plan *Plan, o RunOptions) (res *Result, err error)
 	if done, err := rs.alreadyFinished(ctx); done != nil || err != nil {
 		return done, err
 	}
+	obeyLimit(rs.budget.LimitBytes)
 	rs.pool = kernels.NewPool(s.Threads)
 	defer rs.pool.Close()
 	if err := rs.open(ctx, o); err != nil {

@@ -122,30 +122,6 @@ func scalarWide(h int) microKernel {
 	}
 }
 
-// scalarDot defines the dot kernel: VDPBF16PS on operands that were flushed
-// when packed, so its own flushing never acts. Used by the self-test.
-func scalarDot(h int) microKernel {
-	return func(k int, a *float32, lda int, b, c *float32, ldc, mode int, _ *float32) {
-		var acc [maxHeight][panelWidth]float32
-		startChain(&acc, h, c, ldc, mode)
-		if k > 0 {
-			as := unsafe.Slice((*uint32)(unsafe.Pointer(a)), (k-1)*lda+h)
-			bs := unsafe.Slice((*uint32)(unsafe.Pointer(b)), k*panelWidth)
-			for i := range k {
-				row := (*[panelWidth]uint32)(bs[i*panelWidth:])
-				for r := range h {
-					x, s := as[i*lda+r], &acc[r]
-					for j := range s {
-						t := fma32(f32bits(x&0xffff0000), f32bits(row[j]&0xffff0000), s[j])
-						s[j] = fma32(f32bits(x<<16), f32bits(row[j]<<16), t)
-					}
-				}
-			}
-		}
-		joinTile(&acc, h, c, ldc, mode)
-	}
-}
-
 func startChain(acc *[maxHeight][panelWidth]float32, h int, c *float32, ldc, mode int) {
 	if mode != modeChain {
 		return

@@ -96,4 +96,3 @@ func eachLine(files []string, o *output, f func(file string, n int, line string)
 	}
 	return nil
 }
-

@@ -112,4 +112,3 @@ func readPrompts(path string, o *output) ([][]int32, error) {
 	}
 	return out, sc.Err()
 }
-
