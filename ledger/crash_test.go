@@ -370,3 +370,11 @@ func TestFailpoints(t *testing.T) {
 		}
 	}
 }
+
+// command runs a program of the system.
+func command(name string, args ...string) error {
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", name, err, out)
+	}
+	return nil
+}

@@ -98,7 +98,8 @@ func judge(f func() error) (err error) {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		return &wrong{"no answer within 10 s"}
+		stacks := make([]byte, 1<<16)
+		return &wrong{fmt.Sprintf("no answer within 10 s\n%s", stacks[:runtime.Stack(stacks, true)])}
 	}
 }
 

@@ -288,6 +288,7 @@ func (c *fsck) events() error {
 		return nil
 	}
 	var newer error
+	disorder := false
 	for next := uint64(1); next <= last; {
 		if err := c.ctx.Err(); err != nil {
 			return context.Cause(c.ctx)
@@ -314,19 +315,20 @@ func (c *fsck) events() error {
 		if next > last {
 			break
 		}
-		if err == nil {
-			if b, gerr := v.st.get(bucketEvents, seqKey(next)); gerr == nil && b != nil {
-				if next > started {
-					continue // the scan ended at its limit
-				}
-				// A search finds it and a walk does not: the order of keys is damaged.
-				if err := check(next, b); err != nil {
-					return err
-				}
-				c.find(LevelChain, "damage", "order", Finding{File: databaseName, Seq: next, What: "the event is found by its number and not in order", Consequence: "listings end before it", Repair: repairSalvage})
-				next++
-				continue
+		if b, gerr := v.st.get(bucketEvents, seqKey(next)); gerr == nil && b != nil {
+			if err == nil && next > started {
+				continue // the scan ended at its limit
 			}
+			// A search finds it and a walk does not: the order of keys is damaged.
+			if !disorder {
+				disorder = true
+				c.find(LevelChain, "damage", "order", Finding{File: databaseName, Seq: next, What: fmt.Sprintf("the event is found by its number and not in order (%v)", err), Consequence: "listings end before it", Repair: repairSalvage})
+			}
+			if err := check(next, b); err != nil {
+				return err
+			}
+			next++
+			continue
 		}
 		// Events are missing here: find the next that can be read.
 		from := next
