@@ -407,7 +407,7 @@ func (rs *runState) result(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	res := &Result{Output: rs.settings.Output, RunDir: rs.settings.RunDir, PlanDigest: rs.plan.Digest, Modules: rs.plan.Advice.Counts,
-		DecisionRoot: sealed.DecisionRoot, SumsSHA256: sealed.SumsSHA256, WallS: time.Since(rs.began).Seconds(), PeakRSSBytes: peakRSS(), Findings: rs.findings}
+		DecisionRoot: sealed.DecisionRoot, SumsSHA256: sealed.SumsSHA256, WallS: time.Since(rs.began).Seconds(), PeakRSSBytes: peakRSS(), CalibPPL: rs.calibrationPPL, Findings: append([]Finding{}, rs.findings...)}
 	decisions, err := rs.decisions(ctx)
 	if err != nil {
 		return nil, err

@@ -29,6 +29,7 @@ type Result struct {
 	SumsSHA256   string    `json:"sums_sha256"`
 	WallS        float64   `json:"wall_s"`
 	PeakRSSBytes int64     `json:"peak_rss_bytes"`
+	CalibPPL     float64   `json:"calibration_ppl,omitempty"` // of the quantized model on the first calibration rows
 	Findings     []Finding `json:"findings"`
 	AlreadyDone  bool      `json:"already_done,omitempty"`
 }
@@ -98,6 +99,7 @@ type runState struct {
 	findings       []Finding
 	findingFutures futures
 	findingCtx     context.Context
+	calibrationPPL float64
 }
 
 // stopper says whether a run is to stop at the next durable point.
@@ -294,6 +296,9 @@ func (rs *runState) work(ctx context.Context) error {
 	if err := rs.stop.check(); err != nil {
 		return err
 	}
+	if err := rs.precheck(ctx); err != nil {
+		return err
+	}
 	if rs.plan.calibrated() {
 		if err := rs.calibrated(ctx); err != nil {
 			return err
@@ -336,6 +341,9 @@ func (rs *runState) calibrated(ctx context.Context) error {
 		if err := rs.stop.check(); err != nil {
 			return err
 		}
+	}
+	if err := rs.calibrationPerplexity(ctx, runner, hidden); err != nil {
+		return err
 	}
 	return rs.head(ctx, runner, hidden)
 }

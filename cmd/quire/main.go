@@ -46,8 +46,20 @@ type output struct {
 
 func main() { os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
+// noticing remembers whether a verb has written anything.
+type noticing struct {
+	io.Writer
+	written bool
+}
+
+func (n *noticing) Write(b []byte) (int, error) {
+	n.written = true
+	return n.Writer.Write(b)
+}
+
 // Main runs one command line and gives its exit code.
-func Main(args []string, in io.Reader, out, errw io.Writer) int {
+func Main(args []string, in io.Reader, stdout, errw io.Writer) int {
+	out := &noticing{Writer: stdout}
 	var c cli
 	asJSON := false
 	for _, a := range args {
@@ -101,6 +113,9 @@ func report(err error, asJSON bool, out, errw io.Writer) int {
 		return exit
 	}
 	if asJSON {
+		if w, ok := out.(*noticing); ok && !w.written {
+			writeHello(out)
+		}
 		writeJSON(out, map[string]any{"type": "error", "code": code, "exit": exit, "message": err.Error(), "hint": try})
 		return exit
 	}
