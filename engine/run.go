@@ -151,6 +151,9 @@ func Run(ctx context.Context, plan *Plan, o RunOptions) (res *Result, err error)
 	if done, err := rs.alreadyFinished(ctx); done != nil || err != nil {
 		return done, err
 	}
+	if err := rs.afterDeaths(); err != nil {
+		return nil, err
+	}
 	obeyLimit(rs.budget.LimitBytes)
 	rs.pool = kernels.NewPool(s.Threads)
 	defer rs.pool.Close()

@@ -417,3 +417,20 @@ func TestStopsAtADurablePoint(t *testing.T) {
 	}
 	require.Equal(t, want.SumsSHA256, j.run(t, engine.RunOptions{}).SumsSHA256)
 }
+
+// TestDeathsInARow kills a run again and again at one place: it becomes more frugal and at last gives up.
+func TestDeathsInARow(t *testing.T) {
+	t.Parallel()
+	j := small(t)
+	j.Out, j.Kill = filepath.Join(t.TempDir(), "out"), 1
+	for range 4 {
+		require.True(t, spawn(t, j))
+	}
+	p, err := engine.BuildPlan(context.Background(), j.recipe())
+	require.NoError(t, err)
+	_, err = engine.Run(context.Background(), p, engine.RunOptions{})
+	var e *engine.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, engine.ExitMemoryShort, e.Exit)
+	require.Contains(t, e.What, "4 times")
+}

@@ -42,7 +42,7 @@ func dotSelfTest(l Level) error {
 	seed := uint64(1)
 	next := func() uint16 {
 		seed = seed*6364136223846793005 + 1442695040888963407
-		return flushBF16(uint16(seed >> 48))&0x8fff | 0x3000
+		return flushBF16(uint16(seed>>48))&0x8fff | 0x3000
 	}
 	for round := range 32 {
 		for i := range a {
