@@ -28,10 +28,11 @@
 //
 // # Group ranges
 //
-// A dynamic group takes its range from the weights as they stand after the feedback of every column visited before its
-// first column. The public implementations fit a group that starts inside a block of 128 columns on weights from the
-// start of that block; Options.Parity reproduces that. A static group takes its range from the original weights and is
-// looked up by the column's own number, whatever the order.
+// A dynamic group takes its range from the weights as they stand at the start of its block: after the feedback of every
+// column of earlier blocks, before that of its own block. Measured on a trained model this gives a smaller divergence
+// than ranges after all feedback at 2, 3 and 4 bits (KL 0.223 against 0.246 at 2 bits, groups of 32): feedback widens
+// ranges that the codes then rarely use. A static group takes its range from the original weights and is looked up by the
+// column's own number, whatever the order.
 //
 // # Promises
 //

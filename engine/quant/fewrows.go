@@ -37,13 +37,13 @@ func ParseRowFloor(s string) (RowFloor, error) {
 	if p, ok := strings.CutSuffix(s, "%"); ok {
 		v, err := strconv.ParseFloat(strings.TrimSpace(p), 64)
 		if err != nil || !(v >= 0 && v <= 100) {
-			return RowFloor{}, &OptionError{Option: "min_rows", Value: strconv.Quote(s), Reason: "not a share of the rows", Remedy: `write a number such as 256, or a share such as 0.5%`}
+			return RowFloor{}, &OptionError{Option: "min_rows", Value: strconv.Quote(s), Reason: "not a share of the rows", Try: `write a number such as 256, or a share such as 0.5%`}
 		}
 		return RowFloor{Share: v / 100, Set: true}, nil
 	}
 	v, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || v < 0 {
-		return RowFloor{}, &OptionError{Option: "min_rows", Value: strconv.Quote(s), Reason: "not a row count", Remedy: `write a number such as 256, or a share such as 0.5%`}
+		return RowFloor{}, &OptionError{Option: "min_rows", Value: strconv.Quote(s), Reason: "not a row count", Try: `write a number such as 256, or a share such as 0.5%`}
 	}
 	return RowFloor{Count: v, Set: true}, nil
 }
@@ -88,7 +88,7 @@ func Decide(c Coverage, floor RowFloor, fallback string) (Treatment, error) {
 	switch fallback {
 	case UseBlend, UseAllRows, UseRTN, UseCopy, UseFail:
 	default:
-		return Treatment{}, &OptionError{Option: "fallback", Value: strconv.Quote(fallback), Reason: "unknown", Remedy: "use blend, all-rows, rtn, copy or fail"}
+		return Treatment{}, &OptionError{Option: "fallback", Value: strconv.Quote(fallback), Reason: "unknown", Try: "use blend, all-rows, rtn, copy or fail"}
 	}
 	t := Treatment{Use: UseOwn, Native: c.Native, Floor: floor.Rows(c.In, c.Total)}
 	if c.Native >= t.Floor {

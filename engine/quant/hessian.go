@@ -3,35 +3,21 @@ package quant
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"math"
 	"unsafe"
 )
 
 // Sentinels of bad input; match with errors.Is.
-var (
-	// ErrNonFinite: a NaN or an infinity in a statistic or a weight.
-	ErrNonFinite = errors.New("non-finite value")
-	// ErrNegativeDiagonal: a sum of squares below zero, so the statistic is damaged.
-	ErrNegativeDiagonal = errors.New("negative diagonal of a second-moment matrix")
-	// ErrNotPositiveDefinite: no damping of the ladder made the statistic factorizable and the fallback is "fail".
-	ErrNotPositiveDefinite = errors.New("statistic cannot be factorized")
-	// ErrScaleRange: a group's scale does not fit the stored type.
-	ErrScaleRange = errors.New("scale outside the range of its type")
-	// ErrShape: lengths that do not fit the stated shape.
-	ErrShape = errors.New("shape does not fit the data")
-)
-
 // ValueError is a value that no solve may see, and where it stands.
 type ValueError struct {
-	What   string // "H" or "W" or "scale"
-	Site   string // the caller's name of the statistic or module, may be empty
-	Row    int    // row of the matrix
-	Col    int    // column, or group for a scale
-	Value  float64
-	Remedy string
-	Err    error // one of the sentinels
+	What  string // "H" or "W" or "scale"
+	Site  string // the caller's name of the statistic or module, may be empty
+	Row   int    // row of the matrix
+	Col   int    // column, or group for a scale
+	Value float64
+	Try   string
+	Err   error // one of the sentinels
 }
 
 func (e *ValueError) Error() string {
@@ -39,7 +25,7 @@ func (e *ValueError) Error() string {
 	if e.Site != "" {
 		at = " of " + e.Site
 	}
-	return fmt.Sprintf("%v: %s%s at [%d,%d] is %g; %s", e.Err, e.What, at, e.Row, e.Col, e.Value, e.Remedy)
+	return fmt.Sprintf("%v: %s%s at [%d,%d] is %g; %s", e.Err, e.What, at, e.Row, e.Col, e.Value, e.Try)
 }
 
 // Unwrap gives the sentinel.
@@ -80,13 +66,13 @@ func (h *Hessian) Check() error {
 			for k, v := range row {
 				if v-v != 0 {
 					return &ValueError{What: "H", Site: h.Site, Row: i, Col: i + k, Value: float64(v), Err: ErrNonFinite,
-						Remedy: "look for a calibration row with a NaN, an infinity or a value above 1e19 at this site"}
+						Try: "look for a calibration row with a NaN, an infinity or a value above 1e19 at this site"}
 				}
 			}
 		}
 		if row[0] < 0 {
 			return &ValueError{What: "H", Site: h.Site, Row: i, Col: i, Value: float64(row[0]), Err: ErrNegativeDiagonal,
-				Remedy: "the statistic is damaged: compute it again"}
+				Try: "the statistic is damaged: compute it again"}
 		}
 	}
 	return nil
@@ -107,7 +93,7 @@ func checkWeight(w []float32, out, in int, site string) error {
 			for c, v := range row {
 				if v-v != 0 {
 					return &ValueError{What: "W", Site: site, Row: r, Col: c, Value: float64(v), Err: ErrNonFinite,
-						Remedy: "the source tensor holds it: leave the module out, or repair the checkpoint"}
+						Try: "the source tensor holds it: leave the module out, or repair the checkpoint"}
 				}
 			}
 		}

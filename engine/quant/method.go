@@ -117,7 +117,7 @@ func Lookup(name string) (Method, error) {
 	if m, ok := Methods[name]; ok {
 		return m, nil
 	}
-	return nil, &OptionError{Option: "method", Value: fmt.Sprintf("%q", name), Reason: "unknown", Remedy: "use gptq or rtn"}
+	return nil, &OptionError{Option: "method", Value: fmt.Sprintf("%q", name), Reason: "unknown", Try: "use gptq or rtn"}
 }
 
 type gptqMethod struct{}

@@ -1,7 +1,6 @@
 package quant
 
 import (
-	"errors"
 	"fmt"
 	"math"
 )
@@ -47,8 +46,8 @@ type Options struct {
 	StaticGroups bool
 	// MSE > 0 is the exponent of the clip search's error norm (2.4 is usual); 0 turns the search off.
 	MSE float64
-	// BlockSize is the most columns between two updates of the columns behind them. It changes speed and, only under
-	// Parity, the ranges of groups that start inside a block.
+	// BlockSize is the most columns between two updates of the columns behind them, and the reach of a group's range: a
+	// group is fitted on the weights as they stand at the start of its block.
 	BlockSize int
 	// DampPercent is the share of the mean live diagonal that is added to the diagonal, in (0,1).
 	DampPercent float64
@@ -102,19 +101,16 @@ func (o Options) staticGroups() bool {
 // guarded tells whether the result is compared with rounding to nearest.
 func (o Options) guarded() bool { return !o.NoGuard && o.Parity == "" }
 
-// ErrOptions is the sentinel of settings that cannot be meant.
-var ErrOptions = errors.New("contradictory or impossible quantization options")
-
 // OptionError is a setting that Validate refuses.
 type OptionError struct {
 	Option string // field's recipe name
 	Value  any
 	Reason string
-	Remedy string
+	Try    string
 }
 
 func (e *OptionError) Error() string {
-	return fmt.Sprintf("%s %v: %s; %s", e.Option, e.Value, e.Reason, e.Remedy)
+	return fmt.Sprintf("%s %v: %s; %s", e.Option, e.Value, e.Reason, e.Try)
 }
 
 // Unwrap gives ErrOptions.
@@ -123,7 +119,7 @@ func (e *OptionError) Unwrap() error { return ErrOptions }
 // Validate refuses settings that contradict each other or that no solver can follow. The error is an *OptionError.
 func (o Options) Validate() error {
 	bad := func(option string, value any, reason, remedy string) error {
-		return &OptionError{Option: option, Value: value, Reason: reason, Remedy: remedy}
+		return &OptionError{Option: option, Value: value, Reason: reason, Try: remedy}
 	}
 	if o.Bits < 2 || o.Bits > 8 {
 		return bad("bits", o.Bits, "codes have 2 to 8 bits", "choose 2..8")

@@ -23,7 +23,7 @@ type oracleResult struct {
 // behind it. Only the grids are float32, because group extremes sit on rounding ties. It shares no code with the
 // package. nil means that H could not be factorized.
 //
-// Stale ranges (under parity a group that starts inside a block of 128 columns is fitted on the block's first state)
+// Ranges (a group that starts inside a block of 128 columns is fitted on the block's first state)
 // are modelled with a second copy of the weights that gets feedback at block ends only.
 func oracle(w []float32, h []float32, out, in int, o quant.Options) *oracleResult {
 	parity := o.Parity == quant.ParityGPTQModel
@@ -87,6 +87,16 @@ func oracle(w []float32, h []float32, out, in int, o quant.Options) *oracleResul
 	}
 	r.u = u
 
+	// A block is made of whole groups; a group longer than a block starts one anyway, and of it only the start matters.
+	reach := min(o.BlockSize, in)
+	switch {
+	case parity:
+		reach = o.BlockSize
+	case g <= reach:
+		reach = reach / g * g
+	default:
+		reach = g
+	}
 	groups := (in + g - 1) / g
 	r.codes, r.deq, r.value = make([]int, out*in), make([]float64, out*in), make([]float64, out*in)
 	r.scales, r.zeros = make([]float64, out*groups), make([]float64, out*groups)
@@ -118,7 +128,7 @@ func oracle(w []float32, h []float32, out, in int, o quant.Options) *oracleResul
 			}
 		}
 		for p := range in {
-			if parity && p%o.BlockSize == 0 {
+			if p%reach == 0 {
 				copy(held, now)
 			}
 			c := r.order[p]
@@ -127,11 +137,7 @@ func oracle(w []float32, h []float32, out, in int, o quant.Options) *oracleResul
 				k = c / g
 			}
 			if !fitted[k] {
-				src := now
-				if parity {
-					src = held
-				}
-				scale[k], zero[k] = grid.fit(src[p:min(p+g, in)])
+				scale[k], zero[k] = grid.fit(held[p:min(p+g, in)])
 				fitted[k] = true
 			}
 			v := now[p]

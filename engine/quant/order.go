@@ -79,16 +79,18 @@ func (o Options) groupOfPosition(perm []int32, n int) (position []int32, gidx []
 // keeps natural groups together, so there the two are the same sets.
 func (o Options) visitedGroups() bool { return o.DescAct && !o.staticGroups() }
 
-// block is the number of columns between two updates of the columns behind them: the largest divisor of the group size
-// that is not above BlockSize, so that no group starts inside a block and every range is fitted on weights that have
-// all feedback. With static ranges, and under parity, it is BlockSize.
+// block is the number of columns between two updates of the columns behind them: as many whole groups as fit into
+// BlockSize columns, or the largest divisor of a longer group. With static ranges, and under parity, it is BlockSize.
 func (o Options) block(n int) int {
 	b := min(o.BlockSize, n)
 	if o.staticGroups() || o.Parity != "" {
 		return b
 	}
 	g := o.groupSize(n)
-	for d := min(b, g); d > 1; d-- {
+	if g <= b {
+		return b - b%g
+	}
+	for d := b; d > 1; d-- {
 		if g%d == 0 {
 			return d
 		}

@@ -387,7 +387,7 @@ func TestContradictionsAreRefused(t *testing.T) {
 		change(&o)
 		err := o.Validate()
 		var e *quant.OptionError
-		if !errors.Is(err, quant.ErrOptions) || !errors.As(err, &e) || e.Remedy == "" {
+		if !errors.Is(err, quant.ErrOptions) || !errors.As(err, &e) || e.Try == "" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

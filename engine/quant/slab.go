@@ -144,7 +144,6 @@ func (s *slabWork) solve(r *Result, w []float32, r0, r1 int, t *tally) {
 		s.fitStatic(w, r0, r1, t)
 	}
 	n := p.n
-	stale := p.o.Parity == ParityGPTQModel
 	group := -1
 	for blk := 0; blk*p.block < n; blk++ {
 		b0 := blk * p.block
@@ -152,7 +151,7 @@ func (s *slabWork) solve(r *Result, w []float32, r0, r1 int, t *tally) {
 		for i := range b1 - b0 {
 			at := b0 + i
 			newGroup := int(p.position[at]) != group
-			if newGroup && !static && stale {
+			if newGroup && !static { // before the feedback of this block's columns
 				s.fitDynamic(at, r0, r1, t)
 			}
 			if i > 0 {
@@ -160,9 +159,6 @@ func (s *slabWork) solve(r *Result, w []float32, r0, r1 int, t *tally) {
 			}
 			if newGroup {
 				group = int(p.position[at])
-				if !static && !stale {
-					s.fitDynamic(at, r0, r1, t)
-				}
 				for l := range lanes {
 					f := &s.tables[group*lanes+l]
 					s.scale[l], s.zero[l] = f.scale, f.zero
@@ -267,7 +263,7 @@ func (t *tally) note(f *fitted, row, group int) {
 	}
 	if f.scale-f.scale != 0 && t.err == nil {
 		t.err = &ValueError{What: "scale", Row: row, Col: group, Value: float64(f.hi - f.lo), Err: ErrScaleRange,
-			Remedy: "the group's range does not fit the scale type: use scale_dtype bf16 or f32, or leave the module out"}
+			Try: "the group's range does not fit the scale type: use scale_dtype bf16 or f32, or leave the module out"}
 	}
 }
 
