@@ -12,6 +12,7 @@ import (
 	"quire/engine"
 	"quire/engine/format"
 	"quire/engine/lint"
+	"quire/engine/quant"
 	"quire/ledger"
 )
 
@@ -24,7 +25,7 @@ type ExplainCmd struct {
 // catalogue gathers every package's codes.
 func catalogue() map[string]string {
 	all := map[string]string{}
-	for _, part := range []map[string]string{engine.Catalogue(), checkpoint.Catalogue(), text.Catalogue(), model.Catalogue(), capture.Catalogue(), format.Catalogue(), lint.Catalogue(), ledger.Catalogue()} {
+	for _, part := range []map[string]string{engine.Catalogue(), checkpoint.Catalogue(), text.Catalogue(), model.Catalogue(), capture.Catalogue(), format.Catalogue(), lint.Catalogue(), quant.Catalogue(), ledger.Catalogue()} {
 		for k, v := range part {
 			all[k] = v
 		}

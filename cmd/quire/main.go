@@ -31,6 +31,7 @@ type cli struct {
 	Tokenize TokenizeCmd `cmd:"" help:"Turn text into token ids."`
 	Render   RenderCmd   `cmd:"" help:"Show what a chat template makes of conversations."`
 	Samples  SamplesCmd  `cmd:"" help:"Show the calibration samples as a run would see them."`
+	Solve    SolveCmd    `cmd:"" help:"Quantize one matrix outside any run."`
 	Explain  ExplainCmd  `cmd:"" help:"Print the error catalogue."`
 	Lint     LintCmd     `cmd:"" help:"Check any published quantized checkpoint."`
 	Ledger   LedgerCmd   `cmd:"" help:"Look after ledgers."`
