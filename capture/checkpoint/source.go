@@ -27,8 +27,11 @@ type Source struct {
 	logical []Logical
 	decode  map[string]*logicalTensor
 	// companion says to which logical tensor a stored one belongs that is none by itself.
-	companion map[string]string
-	quant     quantConfig
+	companion  map[string]string
+	quant      quantConfig
+	quantized  bool // at least one tensor is decoded
+	headerOnly bool // names, dtypes and shapes without bytes
+	activation []string
 }
 
 // File is a file of the checkpoint.
