@@ -7,7 +7,6 @@ import (
 	"os"
 	"sort"
 	"strconv"
-	"strings"
 )
 
 // MaxHeader is the longest JSON header that readers accept, in bytes.
@@ -80,6 +79,9 @@ func (s *shardFile) parseHeader(raw []byte) Errors {
 	err := sc.object(func(key string, pos int) error {
 		if key == "__metadata__" {
 			s.metadata = map[string]string{}
+			if sc.peek() == 'n' { // null is written by some tools
+				return sc.word("null")
+			}
 			return sc.object(func(k string, _ int) error {
 				v, err := sc.str()
 				s.metadata[k] = v
@@ -146,7 +148,7 @@ func (s *shardFile) parseHeader(raw []byte) Errors {
 		code, at := codeHeaderJSON, int64(-1)
 		if errors.As(err, &se) {
 			at = int64(8 + se.Pos)
-			if strings.Contains(se.Msg, "comes twice") {
+			if se.Twice {
 				code = codeTwice
 			}
 		}

@@ -18,8 +18,9 @@ type scanner struct {
 const maxDepth = 200
 
 type scanError struct {
-	Pos int
-	Msg string
+	Pos   int
+	Msg   string
+	Twice bool // a key is repeated
 }
 
 func (e *scanError) Error() string { return fmt.Sprintf("byte %d: %s", e.Pos, e.Msg) }
@@ -80,8 +81,7 @@ func (s *scanner) object(f func(key string, keyPos int) error) error {
 			return err
 		}
 		if seen[key] {
-			s.i = pos
-			return s.fail("key %q comes twice", key)
+			return &scanError{Pos: pos, Msg: fmt.Sprintf("key %q comes twice", key), Twice: true}
 		}
 		seen[key] = true
 		if err := s.expect(':'); err != nil {

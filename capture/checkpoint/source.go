@@ -31,6 +31,7 @@ type Source struct {
 	quant      quantConfig
 	quantized  bool // at least one tensor is decoded
 	headerOnly bool // names, dtypes and shapes without bytes
+	inferred   bool // the config is made of shapes
 	activation []string
 }
 
@@ -48,11 +49,15 @@ const (
 )
 
 // Open finds the files of a checkpoint, checks every header and the index, and reads config.json. path is a directory, a
-// single .safetensors file, or an entry of a Hugging Face cache. The error is an *Error or Errors with all findings.
+// single .safetensors file, an entry of a Hugging Face cache (its directory, or owner/name[@revision] when the cache holds
+// it), or a parameter map (.json, .json.gz: headers only). The error is an *Error or Errors with all findings.
 func Open(ctx context.Context, path string) (*Source, error) {
 	dir, single, err := locate(path)
 	if err != nil {
 		return nil, err
+	}
+	if strings.HasSuffix(single, ".json") || strings.HasSuffix(single, ".json.gz") {
+		return openMap(ctx, filepath.Join(dir, single))
 	}
 	s := &Source{path: dir, byName: map[string]int{}, byShard: map[string]*shardFile{}, decode: map[string]*logicalTensor{}, companion: map[string]string{}}
 	es := s.open(ctx, single)
@@ -71,38 +76,20 @@ func locate(path string) (dir, single string, err error) {
 	st, err := os.Stat(path)
 	switch {
 	case err != nil && errors.Is(err, fs.ErrNotExist):
-		return "", "", fail(codeNoPath, path, "", -1, "check the spelling; quire does not download models", "there is no such file or directory")
+		return cached(path)
 	case err != nil:
 		return "", "", ioError(codeIORead, path, err)
 	case !st.IsDir():
-		if !strings.HasSuffix(path, ".safetensors") {
+		if !strings.HasSuffix(path, ".safetensors") && !strings.HasSuffix(path, ".json") && !strings.HasSuffix(path, ".json.gz") {
 			return "", "", fail(codePickle, path, "", -1, "give a .safetensors file or its directory", "the file is not safetensors")
 		}
 		return filepath.Dir(path), filepath.Base(path), nil
 	}
 	snapshots := filepath.Join(path, "snapshots")
 	if st, err := os.Stat(snapshots); err == nil && st.IsDir() {
-		return cacheRevision(path, snapshots)
+		return cacheRevision(path, "")
 	}
 	return path, "", nil
-}
-
-// cacheRevision picks the snapshot of a cache entry: that of refs/main, or the only one.
-func cacheRevision(path, snapshots string) (string, string, error) {
-	if b, err := os.ReadFile(filepath.Join(path, "refs", "main")); err == nil {
-		d := filepath.Join(snapshots, strings.TrimSpace(string(b)))
-		if st, err := os.Stat(d); err == nil && st.IsDir() {
-			return d, "", nil
-		}
-	}
-	entries, err := os.ReadDir(snapshots)
-	if err != nil {
-		return "", "", ioError(codeIORead, snapshots, err)
-	}
-	if len(entries) != 1 {
-		return "", "", fail(codeCacheAmbiguous, path, "", -1, "name one: "+path+"/snapshots/REVISION", "the cache entry holds %d revisions and no usable ref", len(entries))
-	}
-	return filepath.Join(snapshots, entries[0].Name()), "", nil
 }
 
 var setName = regexp.MustCompile(`^(.*)-(\d{5})-of-(\d{5})\.safetensors$`)
@@ -224,7 +211,7 @@ func parseIndex(b []byte) (map[string]string, Errors) {
 		var se *scanError
 		if errors.As(err, &se) {
 			at = int64(se.Pos)
-			if strings.Contains(se.Msg, "comes twice") {
+			if se.Twice {
 				code = codeTwice
 			}
 		}
@@ -405,8 +392,11 @@ func (s *Source) ReadAt(ctx context.Context, name string, dst []byte, off int64)
 		return context.Cause(ctx)
 	}
 	t, ok := s.Lookup(name)
-	if !ok {
+	switch {
+	case !ok:
 		return fail(codeRange, "", name, -1, "", "there is no such tensor")
+	case s.headerOnly:
+		return fail(codeHeaderOnly, s.path, name, -1, "give the directory with the safetensors files", "the source has no bytes")
 	}
 	return s.byShard[t.Shard].readAt(t, dst, off)
 }

@@ -19,6 +19,7 @@ import (
 // cli is the whole command line: one field a verb, each verb in its own file.
 type cli struct {
 	Demo     DemoCmd     `cmd:"" help:"See it work: quantize, kill, resume, compare, explain. Under a minute."`
+	Inspect  InspectCmd  `cmd:"" help:"Describe a checkpoint from its headers: architecture, experts, dtypes, bytes."`
 	Plan     PlanCmd     `cmd:"" help:"Resolve everything from headers: fates, memory, disk, findings."`
 	Run      RunCmd      `cmd:"" help:"Quantize a model; the same command resumes."`
 	Resume   ResumeCmd   `cmd:"" help:"Go on with a run."`
