@@ -59,8 +59,9 @@ func (f RowFloor) Rows(in int, total int64) int64 {
 	return f.Count
 }
 
-// Kappa is the weight, in rows, of the layer's common statistic in a blend: in/2.
-func Kappa(in int) float64 { return float64(in) / 2 }
+// Kappa is the weight, in rows, of the layer's common statistic in a blend: 2·in, the best of in/2 … 8·in out of sample
+// (docs/few-rows.md).
+func Kappa(in int) float64 { return 2 * float64(in) }
 
 // Coverage is what is known of one expert's statistic before it is used.
 type Coverage struct {
