@@ -15,7 +15,7 @@ var afmoeFamily = family{name: "afmoe", types: []string{"afmoe"}, build: func(c 
 	local.window = c.dim("sliding_window")
 	names := experts("mlp.experts.", "gate_proj", "up_proj", "down_proj")
 	inter := c.dim("moe_intermediate_size")
-	moe := &moeArch{experts: c.dim("num_experts"), topK: c.dim("num_experts_per_tok"), inter: inter, act: act(c), layouts: listOf(names), out: names,
+	moe := &moeArch{experts: expertCount(c), topK: c.dim("num_experts_per_tok"), inter: inter, act: act(c), layouts: listOf(names), out: names,
 		router: routerArch{module: "mlp.router.gate", correction: "mlp.expert_bias", score: scoreSigmoid, renorm: true, renormEps: 1e-20, scale: float32(c.floatOr("route_scale", 1))}}
 	c.want("score_func", "sigmoid", "sigmoid")
 	if n := c.intOr("num_shared_experts", 0); n > 0 {

@@ -21,7 +21,7 @@ var cohere2MoEFamily = family{name: "cohere2_moe", types: []string{"cohere2_moe"
 	if c.want("expert_selection_fn", "softmax", "softmax", "sigmoid") == "sigmoid" {
 		r.score, r.renorm = scoreTopKSigmoid, c.boolOr("norm_topk_prob", true)
 	}
-	moe := &moeArch{experts: c.dim("num_experts"), topK: c.dim("num_experts_per_tok"), inter: inter, act: act(c), layouts: listOf(names), out: names, router: r}
+	moe := &moeArch{experts: expertCount(c), topK: c.dim("num_experts_per_tok"), inter: inter, act: act(c), layouts: listOf(names), out: names, router: r}
 	if n := c.intOr("num_shared_experts", 0); n > 0 {
 		moe.shared = gated("mlp.shared_experts.", inter*n, moe.act)
 		if c.want("shared_expert_combination_strategy", "average", "average", "sum") == "average" {

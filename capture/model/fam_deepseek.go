@@ -51,7 +51,7 @@ func latentAttention(c *conf, interleaved bool) *mlaArch {
 func deepseekMoE(c *conf) *moeArch {
 	names := experts("mlp.experts.", "gate_proj", "up_proj", "down_proj")
 	inter := c.dimOr("moe_intermediate_size", 1)
-	m := &moeArch{experts: c.dim("n_routed_experts", "num_experts"), topK: c.dim("num_experts_per_tok"), inter: inter, act: act(c), layouts: listOf(names), out: names,
+	m := &moeArch{experts: expertCount(c), topK: c.dim("num_experts_per_tok"), inter: inter, act: act(c), layouts: listOf(names), out: names,
 		router: routerArch{module: "mlp.gate", correction: "mlp.gate.e_score_correction_bias", score: scoreSigmoid,
 			groups: c.dimOr("n_group", 1), topGroups: c.dimOr("topk_group", 1), groupTop2: true,
 			renorm: c.boolOr("norm_topk_prob", true), renormEps: 1e-20, scale: float32(c.floatOr("routed_scaling_factor", 1))}}

@@ -9,7 +9,7 @@ var ernieMoEFamily = family{name: "ernie4_5_moe", types: []string{"ernie4_5_moe"
 	attn.qkvBias, attn.oBias = bias, bias
 	names := experts("mlp.experts.", "gate_proj", "up_proj", "down_proj")
 	inter := c.dim("moe_intermediate_size")
-	moe := &moeArch{experts: c.dim("moe_num_experts"), topK: c.dim("moe_k"), inter: inter, act: act(c), out: names,
+	moe := &moeArch{experts: expertCount(c), topK: c.dim("moe_k"), inter: inter, act: act(c), out: names,
 		layouts: []expertLayout{{per: &names, bias: bias}},
 		router: routerArch{module: "mlp.gate", correction: "mlp.moe_statics.e_score_correction_bias", score: scoreSoftmax,
 			renorm: true, renormMin: float32(c.floatOr("moe_norm_min", 1e-12))}}

@@ -10,7 +10,7 @@ var gptOSSFamily = family{name: "gpt_oss", types: []string{"gpt_oss"}, build: fu
 	local := *full
 	local.window = c.dimOr("sliding_window", 128)
 	out := experts("mlp.experts.", "gate_proj", "up_proj", "down_proj")
-	moe := &moeArch{experts: c.dim("num_local_experts"), topK: c.dim("num_experts_per_tok", "experts_per_token"), inter: c.dim("intermediate_size"), out: out,
+	moe := &moeArch{experts: expertCount(c), topK: c.dim("num_experts_per_tok", "experts_per_token"), inter: c.dim("intermediate_size"), out: out,
 		act: activation{kind: "swiglu_oss", alpha: 1.702, limit: float32(c.floatOr("swiglu_limit", 7))},
 		layouts: []expertLayout{
 			{gateUp: "mlp.experts.gate_up_proj", down: "mlp.experts.down_proj", gateUpBias: "mlp.experts.gate_up_proj_bias", downBias: "mlp.experts.down_proj_bias", transposed: true, interleaved: true},

@@ -8,7 +8,7 @@ var graniteMoEFamily = family{name: "granitemoe", types: []string{"granitemoe"},
 	attn := attention(c, ropeOf(c, headDim(c), false, ""))
 	attn.scale = float32(c.floatOr("attention_multiplier", 1))
 	out := experts("block_sparse_moe.experts.", "w1", "w3", "w2")
-	moe := &moeArch{experts: c.dim("num_local_experts"), topK: c.dim("num_experts_per_tok"), inter: c.dim("intermediate_size"), act: act(c), out: out,
+	moe := &moeArch{experts: expertCount(c), topK: c.dim("num_experts_per_tok"), inter: c.dim("intermediate_size"), act: act(c), out: out,
 		layouts: append([]expertLayout{{gateUp: "block_sparse_moe.input_linear.weight", down: "block_sparse_moe.output_linear.weight"}}, listOf(out)...),
 		router:  routerArch{module: "block_sparse_moe.router.layer", score: scoreTopKSoftmax}}
 	sparse(a, attn, moe, nil, 0)

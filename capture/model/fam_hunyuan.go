@@ -13,7 +13,7 @@ var hunyuanMoEFamily = family{name: "hunyuan_v1_moe", types: []string{"hunyuan_v
 	a.layer = func(i int) *layerArch {
 		l := layerAt("model.", i)
 		l.mixer = attn
-		m := &moeArch{experts: c.dim("num_experts"), topK: c.perLayer("moe_topk", i, 1), inter: c.perLayer("moe_intermediate_size", i, wide), act: act(c),
+		m := &moeArch{experts: expertCount(c), topK: c.perLayer("moe_topk", i, 1), inter: c.perLayer("moe_intermediate_size", i, wide), act: act(c),
 			layouts: listOf(names), out: names, router: routerArch{module: "mlp.gate.wg", score: scoreSoftmax, renorm: true}}
 		if c.boolOr("use_mixed_mlp_moe", true) {
 			m.shared = gated("mlp.shared_mlp.", wide*c.perLayer("num_shared_expert", i, 1), m.act)

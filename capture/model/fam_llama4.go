@@ -20,7 +20,7 @@ var llama4Family = family{name: "llama4", types: []string{"llama4", "llama4_text
 	}
 	out := experts("feed_forward.experts.", "gate_proj", "up_proj", "down_proj")
 	inter := c.dim("intermediate_size")
-	moe := &moeArch{experts: c.dim("num_local_experts"), topK: c.dim("num_experts_per_tok"), inter: inter, act: act(c), out: out,
+	moe := &moeArch{experts: expertCount(c), topK: c.dim("num_experts_per_tok"), inter: inter, act: act(c), out: out,
 		layouts: []expertLayout{{gateUp: "feed_forward.experts.gate_up_proj", down: "feed_forward.experts.down_proj", transposed: true}, {per: &out}},
 		router:  routerArch{module: "feed_forward.router", score: scoreTopKSigmoid, onInput: true},
 		shared:  gated("feed_forward.shared_expert.", inter, act(c))}

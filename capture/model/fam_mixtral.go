@@ -7,7 +7,7 @@ var mixtralFamily = family{name: "mixtral", types: []string{"mixtral"}, build: f
 	attn.qkvBias, attn.oBias = false, false
 	attn.window = c.dimOr("sliding_window", 0)
 	names := experts("block_sparse_moe.experts.", "w1", "w3", "w2")
-	moe := &moeArch{experts: c.dim("num_local_experts"), topK: c.dim("num_experts_per_tok"), inter: c.dim("intermediate_size"), act: act(c),
+	moe := &moeArch{experts: expertCount(c), topK: c.dim("num_experts_per_tok"), inter: c.dim("intermediate_size"), act: act(c),
 		layouts: listOf(names), out: names, router: routerArch{module: "block_sparse_moe.gate", score: scoreSoftmax, renorm: true}}
 	return sparse(a, attn, moe, nil, 0)
 }}
@@ -21,7 +21,7 @@ var olmoeFamily = family{name: "olmoe", types: []string{"olmoe"}, build: func(c 
 		c.fault("clip_qkv is a variant that is not implemented")
 	}
 	names := experts("mlp.experts.", "gate_proj", "up_proj", "down_proj")
-	moe := &moeArch{experts: c.dim("num_experts"), topK: c.dim("num_experts_per_tok"), inter: c.dim("intermediate_size"), act: act(c),
+	moe := &moeArch{experts: expertCount(c), topK: c.dim("num_experts_per_tok"), inter: c.dim("intermediate_size"), act: act(c),
 		layouts: listOf(names), out: names, router: routerArch{module: "mlp.gate", score: scoreSoftmax, renorm: c.boolOr("norm_topk_prob", false)}}
 	return sparse(a, attn, moe, nil, 0)
 }}
@@ -34,7 +34,7 @@ var minimaxM2Family = family{name: "minimax_m2", types: []string{"minimax_m2"}, 
 	attn.rope = ropeOf(c, c.dimOr("rotary_dim", attn.dim), false, "")
 	attn.qNorm, attn.kNorm, attn.normWhole = "q_norm", "k_norm", true
 	names := experts("block_sparse_moe.experts.", "w1", "w3", "w2")
-	moe := &moeArch{experts: c.dim("num_local_experts"), topK: c.dim("num_experts_per_tok"), inter: c.dim("intermediate_size"), act: act(c),
+	moe := &moeArch{experts: expertCount(c), topK: c.dim("num_experts_per_tok"), inter: c.dim("intermediate_size"), act: act(c),
 		layouts: listOf(names), out: names,
 		router: routerArch{module: "block_sparse_moe.gate", correction: "block_sparse_moe.e_score_correction_bias", score: scoreSigmoid, renorm: true}}
 	sparse(a, attn, moe, nil, 0)

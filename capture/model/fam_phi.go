@@ -25,7 +25,7 @@ var phimoeFamily = family{name: "phimoe", types: []string{"phimoe"}, build: func
 	attn := attention(c, ropeOf(c, headDim(c), false, ""))
 	attn.window = c.dimOr("sliding_window", 0)
 	names := experts("block_sparse_moe.experts.", "w1", "w3", "w2")
-	moe := &moeArch{experts: c.dim("num_local_experts"), topK: 2, inter: c.dim("intermediate_size"), act: act(c), layouts: listOf(names), out: names,
+	moe := &moeArch{experts: expertCount(c), topK: 2, inter: c.dim("intermediate_size"), act: act(c), layouts: listOf(names), out: names,
 		router: routerArch{module: "block_sparse_moe.gate", score: scoreSparseMixer, jitter: float32(c.floatOr("router_jitter_noise", 0.01))}}
 	if k := c.dimOr("num_experts_per_tok", 2); k != 2 {
 		c.fault("num_experts_per_tok = %d: sparsemixer takes two, another count is not implemented", k)

@@ -64,7 +64,7 @@ var qwen3MoEFamily = family{name: "qwen3_moe", types: []string{"qwen3_moe"}, bui
 
 func qwenMoE(c *conf) *moeArch {
 	names := experts("mlp.experts.", "gate_proj", "up_proj", "down_proj")
-	return &moeArch{experts: c.dim("num_experts"), topK: c.dim("num_experts_per_tok"), inter: c.dim("moe_intermediate_size"), act: act(c),
+	return &moeArch{experts: expertCount(c), topK: c.dim("num_experts_per_tok"), inter: c.dim("moe_intermediate_size"), act: act(c),
 		layouts: append(listOf(names), expertLayout{gateUp: "mlp.experts.gate_up_proj", down: "mlp.experts.down_proj"}), out: names,
 		router: routerArch{module: "mlp.gate", score: scoreSoftmax, renorm: c.boolOr("norm_topk_prob", false)}}
 }

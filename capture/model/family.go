@@ -92,6 +92,19 @@ func headDim(c *conf) int {
 	return c.dimOr("head_dim", max(c.dim("hidden_size")/c.dim("num_attention_heads"), 1))
 }
 
+// expertCount reads the number of routed experts in every published spelling: other tools rewrite configs with the key of
+// their own library version, so a family must not insist on its usual one. Two spellings that disagree are a fault.
+func expertCount(c *conf) int {
+	keys := []string{"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}
+	n := c.dim(keys...)
+	for _, k := range keys {
+		if c.has(k) && c.dimOr(k, n) != n {
+			c.fault("%s and %s disagree", c.first(keys...), k)
+		}
+	}
+	return n
+}
+
 // gated is a feed-forward with the usual names under a prefix.
 func gated(prefix string, inter int, act activation) *mlpArch {
 	return &mlpArch{gate: prefix + "gate_proj", up: prefix + "up_proj", down: prefix + "down_proj", inter: inter, act: act}

@@ -60,6 +60,7 @@ func TestPlantedFaults(t *testing.T) {
 			m.set(n, m.tensors[n].shape, v)
 		}, model.ErrNonFinite, "model.layers.0.input_layernorm.weight"},
 		{"a router with fewer experts", func(t *testing.T, m *memory) { m.edit(t, "num_experts", 99) }, model.ErrMissing, "experts"},
+		{"two spellings that disagree", func(t *testing.T, m *memory) { m.edit(t, "num_local_experts", 7) }, model.ErrConfig, "num_local_experts"},
 		{"swapped axes", func(_ *testing.T, m *memory) {
 			for n, e := range m.tensors {
 				if strings.HasSuffix(n, ".experts.0.down_proj.weight") {
@@ -129,5 +130,19 @@ func TestSquareExperts(t *testing.T) {
 	m.set(n, []int{e.shape[0], e.shape[2], e.shape[1]}, e.f32())
 	if _, err := model.Open(context.Background(), m, model.Options{}); !errors.Is(err, model.ErrLayout) {
 		t.Fatalf("got %v, want %v", err, model.ErrLayout)
+	}
+}
+
+// TestExpertCountSpellings: other tools rewrite configs with the key of their own library version.
+func TestExpertCountSpellings(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"num_local_experts", "n_routed_experts", "moe_num_experts"} {
+		good, _ := fixture(t, "qwen3_moe")
+		m := good.clone()
+		m.edit(t, "num_experts", nil)
+		m.edit(t, key, 8)
+		if _, err := model.Open(context.Background(), m, model.Options{}); err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
 	}
 }
