@@ -23,6 +23,39 @@ func checkConfig(b []byte) Errors {
 	return Errors{fail(codeConfigJSON, configName, "", at, "fetch config.json again, or correct the place named", "config.json is not valid: %v", err)}
 }
 
+// ReplaceQuantization gives config with quantization as its quantization_config and without the source's own, wherever that
+// stood: at the top under either name, or in text_config. Every other byte stays. A nil value only removes.
+func ReplaceQuantization(config, quantization []byte) ([]byte, error) {
+	out, err := SetConfigKey(config, "compression_config", nil)
+	if err != nil {
+		return nil, err
+	}
+	var text []byte
+	sc := &scanner{b: out}
+	err = sc.object(func(k string, _ int) error {
+		v, err := sc.value()
+		if k == "text_config" && len(v) > 0 && v[0] == '{' {
+			text = v
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if text != nil {
+		inner, err := SetConfigKey(text, "quantization_config", nil)
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.Equal(inner, text) {
+			if out, err = SetConfigKey(out, "text_config", inner); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return SetConfigKey(out, "quantization_config", quantization)
+}
+
 // SetConfigKey gives config with the value of a top-level key replaced, or appended when it is not there; every other
 // byte stays. A nil value removes the key.
 func SetConfigKey(config []byte, key string, value []byte) ([]byte, error) {

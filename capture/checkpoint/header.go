@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"sort"
 	"strconv"
@@ -26,7 +27,10 @@ type shardFile struct {
 // openShard opens a file and checks its header strictly.
 func openShard(name, path string) (*shardFile, Errors) {
 	f, err := os.Open(path)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // a link of a cache entry whose blob is gone, or a file that vanished
+		return nil, Errors{fail(codeMissingShard, name, "", -1, "fetch the file", "the file is named but not there")}
+	case err != nil:
 		return nil, Errors{ioError(codeIORead, name, err)}
 	}
 	s := &shardFile{name: name, path: path, f: f}
