@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"path/filepath"
 	"sync"
 )
 
@@ -81,12 +82,32 @@ func (c *DigestCache) Digest(ctx context.Context, path string, fresh bool, progr
 		c.entries = map[string]digestEntry{}
 	}
 	c.entries[path] = now
+	c.save()
+	return now.SHA256, nil
+}
+
+// save writes the cache file. A cache that cannot be written costs the next run a hash, nothing else; several processes
+// may write it at once, so the temporary file has a name of its own.
+func (c *DigestCache) save() {
 	if c.path == "" {
-		return now.SHA256, nil
+		return
 	}
 	b, err := json.Marshal(c.entries)
 	if err != nil {
-		return "", err
+		return
 	}
-	return now.SHA256, WriteFile(c.path, b)
+	f, err := os.CreateTemp(filepath.Dir(c.path), ".digests-*")
+	if err != nil {
+		return
+	}
+	_, err = f.Write(b)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), c.path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
 }
