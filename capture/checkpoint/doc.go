@@ -7,18 +7,18 @@
 //     index against headers, offsets without hole or overlap, shape × dtype = bytes, file length, duplicate names,
 //     companions of quantized tensors. All findings are collected; each names file, tensor and remedy.
 //   - A tensor is read by byte range through pread into the caller's buffer. No shard is mapped, no tensor is held; the
-//     package's own buffers are bounded by BufferBytes per call.
+//     package's own buffers are a few BufferBytes per call, and the scales of the rows at hand.
 //   - A quantized source is decoded by the rule of its format or refused by name; its codes are never handed out as
 //     weights. Source.Logical lists what the decoded checkpoint looks like.
 //   - config.json is kept byte for byte; an edit touches only the member it names.
-//   - A shard is written under a temporary name, synced, read back and compared, then renamed; the index is built from the
-//     headers of files that exist under their final names.
+//   - A shard is written under a temporary name, synced, then renamed, and its directory synced: under its final name it is
+//     whole. Reading it back is the caller's, through OpenShard.
 //   - Bad input and damaged files give an *Error (or Errors); nothing panics.
 //
 // # Not promised
 //
-// Pickle (.bin, .pt) and GGUF are never read. Files that change while a Source is open are noticed by size and time, not
-// locked. Directory entries cannot be synced on Windows; there a crash after the rename may lose the name, not the data.
+// Pickle (.bin, .pt) and GGUF are never read. Files are not locked: one that becomes shorter while a Source is open is
+// noticed when it is read, other changes by its digest. Directory entries cannot be synced on Windows; there a crash after the rename may lose the name, not the data.
 //
 // # Words
 //
@@ -38,8 +38,13 @@
 //	└──────────┴───────────────────────────────┴───────────────────────────────────────────────┘
 //	0          8                              8+H   (our files: 8+H is a multiple of 8)
 //
-// H is at most 100,000,000. Within a shard we write tensors ordered by element size (largest first), then by name, so that
-// every tensor starts at a multiple of its element size.
+// H is at most 100,000,000. Tensors are written in the order of the plan; one that orders them by element size, largest
+// first, lets every tensor start at a multiple of its element size, which readers that map files want.
+//
+// # A parameter map
+//
+// A header-only source: {"name":{"shape":[…],"dtype":"F8_E4M3","file":"…"},…} as .json or .json.gz, with its config beside
+// it as NAME.config.json, else with what shapes tell (Source.ConfigInferred).
 //
 // # Decoding rules
 //
