@@ -27,7 +27,6 @@ type EvalOptions struct {
 // EvalResult is what Evaluate found. The Quantized, KL and Top1 fields are set only when two models were compared.
 type EvalResult struct {
 	Tokens     int64   // predicted positions
-	Dropped    int64   // tokens behind the last whole window
 	Windows    int     // sequences evaluated
 	Perplexity float64 // e^(mean negative log-likelihood)
 	NLL        float64 // mean, nats
@@ -50,6 +49,7 @@ type LayerError struct {
 // last whole window of a longer one is dropped and counted, as scripts/peers/torch_eval.py does for raw files. keepRest keeps
 // it as a shorter window instead (its rule for .jsonl).
 func Windows(seqs [][]int32, n int, keepRest bool) (windows [][]int32, dropped int64) {
+	n = max(n, 2) // a window of one token predicts nothing
 	for _, s := range seqs {
 		if len(s) < n {
 			if len(s) > 1 {

@@ -31,9 +31,12 @@ type EvalCmd struct {
 
 // Run evaluates.
 func (c *EvalCmd) Run(ctx context.Context, o *output) error {
-	seqs, err := c.sequences(ctx)
+	seqs, err := c.sequences(ctx, o)
 	if err != nil {
 		return err
+	}
+	if c.Window < 2 {
+		return &engine.Error{Code: "E0151", Exit: engine.ExitUsage, What: fmt.Sprintf("a window of %d tokens predicts nothing", c.Window), Try: "give --window 2 or more"}
 	}
 	windows, dropped := capture.Windows(seqs, c.Window, strings.HasSuffix(c.Tokens, ".jsonl"))
 	windows = windows[min(c.Skip, len(windows)):]
@@ -99,7 +102,10 @@ func (c *EvalCmd) Run(ctx context.Context, o *output) error {
 	if opts.BOS >= 0 {
 		bos = fmt.Sprintf("BOS %d before each", opts.BOS)
 	}
-	fmt.Fprintf(o.out, "%d tokens in %d windows of %d, %s, compute %s\n", res.Tokens, res.Windows, c.Window, bos, c.Compute)
+	fmt.Fprintf(o.out, "%d predicted tokens in %d windows of %d, %s, compute %s\n", res.Tokens, res.Windows, c.Window, bos, c.Compute)
+	if dropped > 0 {
+		fmt.Fprintf(o.out, "  %d tokens behind the last whole window were left out\n", dropped)
+	}
 	fmt.Fprintf(o.out, "  perplexity  %.6g\n", res.Perplexity)
 	if quantized != nil {
 		fmt.Fprintf(o.out, "  quantized   %.6g\n  KL          %.6g nats (99th percentile %.4g)\n  top-1       %.2f %%\n", res.QuantizedPerplexity, res.KLMean, res.KLP99, 100*res.Top1)
@@ -110,7 +116,7 @@ func (c *EvalCmd) Run(ctx context.Context, o *output) error {
 	return nil
 }
 
-func (c *EvalCmd) sequences(ctx context.Context) ([][]int32, error) {
+func (c *EvalCmd) sequences(ctx context.Context, o *output) ([][]int32, error) {
 	switch {
 	case (c.Text == "") == (c.Tokens == ""):
 		return nil, &engine.Error{Code: "E0151", Exit: engine.ExitUsage, What: "nothing to evaluate on", Try: "give one of --text FILE and --tokens FILE"}
@@ -121,7 +127,7 @@ func (c *EvalCmd) sequences(ctx context.Context) ([][]int32, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := readInput(c.Text, &output{})
+	b, err := readInput(c.Text, o)
 	if err != nil {
 		return nil, &engine.Error{Code: "E0104", Exit: engine.ExitUsage, What: "the text cannot be read", Where: c.Text, Err: err, Try: "check the path"}
 	}

@@ -38,6 +38,11 @@ func (c *TraceCmd) Run(ctx context.Context, o *output) error {
 		return err
 	}
 	defer closeModel()
+	for _, l := range c.Sites {
+		if n := len(r.Model().Layers); l < 0 || l >= n {
+			return &engine.Error{Code: "E0152", Exit: engine.ExitUsage, What: fmt.Sprintf("there is no layer %d", l), Where: "--sites", Try: fmt.Sprintf("layers are 0 to %d", n-1)}
+		}
+	}
 	if c.JSON {
 		writeHello(o.out)
 	}
