@@ -21,10 +21,10 @@ func (s *Source) blocks(name string, w Tensor) (*logicalTensor, *Error) {
 	in := groups * 32
 	l := &logicalTensor{Logical: Logical{Name: name, DType: w.DType, Shape: []int{e, in, out}, Decoded: true, Format: "mxfp4 blocks", Stored: names(w, sc)}}
 	l.decode = func(ctx context.Context, dst sink, r0, r1, c0, c1 int) error {
-		const tile = 64
+		const tile, block = 64, 16
 		codes, exps := make([]byte, tile*groups*16), make([]byte, tile*groups)
-		v := make([]float32, tile*in)   // [output][input]
-		turned := make([]float32, tile) // one input, tile outputs
+		v := make([]float32, tile*in)         // [output][input]
+		turned := make([]float32, block*tile) // [input][output]
 		scale := make([]float32, groups)
 		for r := r0; r < r1; { // expert by expert
 			expert := r / in
@@ -48,11 +48,16 @@ func (s *Source) blocks(name string, w Tensor) (*logicalTensor, *Error) {
 						}
 					}
 				}
-				for i := r; i < last; i++ {
+				for i := r; i < last; i += block { // turned over in blocks that stay in the nearest cache
+					m := min(block, last-i)
 					for k := range n {
-						turned[k] = v[k*in+i-expert*in]
+						for j, x := range v[k*in+i-expert*in:][:m] {
+							turned[j*tile+k] = x
+						}
 					}
-					dst.put((i-r0)*(c1-c0)+o-c0, turned[:n])
+					for j := range m {
+						dst.put((i+j-r0)*(c1-c0)+o-c0, turned[j*tile:j*tile+n])
+					}
 				}
 			}
 			r = last
