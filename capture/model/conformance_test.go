@@ -249,3 +249,16 @@ func TestBF16Bound(t *testing.T) {
 		})
 	}
 }
+
+// TestEveryFamilyHasAFixture: a family joins the table together with the recording that proves it.
+func TestEveryFamilyHasAFixture(t *testing.T) {
+	have := map[string]bool{}
+	for _, f := range conformance {
+		have[f.name] = true
+	}
+	for name, types := range model.Families() {
+		if !have[name] {
+			t.Errorf("family %s (%v) has no row in the conformance table", name, types)
+		}
+	}
+}
