@@ -37,6 +37,11 @@ func TestPublishedCheckpoints(t *testing.T) {
 			if checked != 2 {
 				t.Fatalf("%d recorded tensors, want 2", checked)
 			}
+			for _, f := range src.SideFiles() {
+				if strings.Contains(f.Name, "quant") && strings.HasSuffix(f.Name, ".json") {
+					t.Errorf("%s would stand beside new codes", f.Name)
+				}
+			}
 			decoded := 0
 			for _, l := range src.Logical() {
 				if l.Decoded {

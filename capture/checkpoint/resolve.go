@@ -63,6 +63,11 @@ func (s *Source) resolve() Errors {
 		}
 		s.decode[t.Name] = &logicalTensor{Logical: Logical{Name: t.Name, DType: t.DType, Shape: t.Shape, Stored: []string{t.Name}}}
 	}
+	if s.quantized { // they describe codes that are decoded: beside new ones they would mislead loaders
+		s.side = slices.DeleteFunc(s.side, func(f File) bool {
+			return f.Name == "quantize_config.json" || f.Name == "quant_config.json" || f.Name == "hf_quant_config.json" || f.Name == "recipe.yaml"
+		})
+	}
 	s.logical = make([]Logical, 0, len(s.decode))
 	for _, l := range s.decode {
 		s.logical = append(s.logical, l.Logical)

@@ -374,7 +374,8 @@ func (s *Source) Lookup(name string) (Tensor, bool) {
 	return s.stored[i], true
 }
 
-// SideFiles lists every file that is no shard, no index and not config.json, sorted by name.
+// SideFiles lists every file that is no shard, no index and not config.json, sorted by name. Of a quantized source, files
+// that describe its quantization are not among them.
 func (s *Source) SideFiles() []File { return s.side }
 
 // Shards lists the files that hold tensors, sorted by name.
