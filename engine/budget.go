@@ -42,7 +42,7 @@ func (e *Estimate) add(bytes int64, format string, args ...any) {
 }
 
 // baseBytes is what the process needs whatever the model: code, heap overhead, bbolt's pages.
-const baseBytes = 96 << 20
+const baseBytes = 48 << 20
 
 // memoryLimit is the limit to keep: what was asked for, else nine tenths of the cgroup's or the host's memory.
 func memoryLimit(asked int64) int64 {
@@ -186,7 +186,7 @@ func (p *Plan) memoryOf(b Budget) Estimate {
 	h.Floor = "output head"
 	h.add(baseBytes, "process")
 	h.add(p.model.HeadBytes(), "output head")
-	h.add(int64(headRows)*int64(p.model.Vocab)*8, "logits of %d rows", headRows)
+	h.add(int64(headRows)*int64(p.model.Vocab)*4, "logits of %d rows", headRows)
 	if h.Bytes > worst.Bytes {
 		worst = h
 	}

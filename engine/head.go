@@ -8,7 +8,7 @@ import (
 )
 
 // headRows is how many rows of logits exist at once.
-const headRows = 256
+const headRows = 64
 
 // head quantizes the output head where asked for. Its site is the final norm of the last layer's output.
 func (rs *runState) head(ctx context.Context, runner *model.Runner, hidden *hiddenStates) error {

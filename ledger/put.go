@@ -49,16 +49,17 @@ func (r *PayloadRef) named() {
 // an event names them. It reads r in chunks and holds a few of them, whatever the length. Encoding runs in the calling
 // goroutine; several Puts run side by side.
 func (l *Ledger) Put(ctx context.Context, class Class, segmentKey string, id codec.ID, r io.Reader) (PayloadRef, error) {
-	return l.put(ctx, class, segmentKey, id, r)
+	return l.put(ctx, class, segmentKey, id, r, -1)
 }
 
 // PutBytes is Put of bytes in memory. Equal bytes that this stay already put there, and that no event names yet, are not
 // stored twice.
 func (l *Ledger) PutBytes(ctx context.Context, class Class, segmentKey string, id codec.ID, b []byte) (PayloadRef, error) {
-	return l.put(ctx, class, segmentKey, id, bytes.NewReader(b))
+	return l.put(ctx, class, segmentKey, id, bytes.NewReader(b), int64(len(b)))
 }
 
-func (l *Ledger) put(ctx context.Context, class Class, segmentKey string, id codec.ID, r io.Reader) (ref PayloadRef, err error) {
+// put is Put of size bytes, -1 for unknown.
+func (l *Ledger) put(ctx context.Context, class Class, segmentKey string, id codec.ID, r io.Reader, size int64) (ref PayloadRef, err error) {
 	switch {
 	case !validClass(class):
 		return ref, usage("retention class %q", class)
@@ -75,7 +76,7 @@ func (l *Ledger) put(ctx context.Context, class Class, segmentKey string, id cod
 		return ref, err
 	}
 	ref = PayloadRef{Class: class, Segment: segmentKey, seg: seg}
-	p := &putter{l: l, ctx: ctx, seg: seg, ordinal: ordinal, codec: id, hash: sha256.New(), verify: l.opts.VerifyEncode(class)}
+	p := &putter{l: l, ctx: ctx, seg: seg, ordinal: ordinal, codec: id, hash: sha256.New(), verify: l.opts.VerifyEncode(class), size: size}
 	if err := p.copy(r); err != nil {
 		p.settle()
 		ref.loc.Ordinal = ordinal
@@ -101,6 +102,7 @@ type putter struct {
 	codec   codec.ID
 	verify  bool
 	hash    hash.Hash
+	size    int64 // raw bytes of the payload, -1 for unknown
 
 	length, stored int64
 	chunks         uint32
@@ -126,7 +128,7 @@ func (p *putter) copy(r io.Reader) error {
 			return fmt.Errorf("ledger: payload source: %w", err)
 		}
 	}
-	if p.part == nil {
+	if p.part == nil { // the header alone
 		p.part = p.newPart()
 	}
 	head := payloadHead{Codec: p.codec, Length: p.length, ChunkRaw: uint32(p.l.opts.ChunkBytes), Chunks: p.chunks}
@@ -144,15 +146,16 @@ func (p *putter) newPart() *blobRequest {
 
 func (p *putter) chunk(raw []byte) error {
 	if p.part == nil {
+		// The budget is taken for the whole part, in the worst case, before its memory is. Were it taken chunk by chunk,
+		// several putters could each hold a piece of a part and wait for the others for ever.
+		weight := p.partWeight()
+		if err := p.l.blobs.acquire(p.ctx, weight); err != nil {
+			return err
+		}
 		p.part = p.newPart()
+		p.part.weight = weight
 	}
 	p.hash.Write(raw)
-	// The budget is taken for the worst case before the memory is.
-	weight := int64(len(raw) + chunkOverhead)
-	if err := p.l.blobs.acquire(p.ctx, weight); err != nil {
-		return err
-	}
-	p.part.weight += weight
 	buf := p.l.buffers.get()
 	buf, err := encodeChunk(buf[:0], p.codec, raw, p.ordinal, p.chunks, p.verify)
 	if err != nil {
@@ -168,6 +171,18 @@ func (p *putter) chunk(raw []byte) error {
 		}
 	}
 	return nil
+}
+
+// partWeight is the most that the part to come may hold.
+func (p *putter) partWeight() int64 {
+	chunks := int64(chunksPerPart)
+	if chunk := int64(p.l.opts.ChunkBytes); p.size >= 0 {
+		chunks = min(chunks, (p.size-p.length+chunk-1)/chunk)
+		if chunks <= 1 {
+			return min(p.size-p.length+chunkOverhead, p.l.opts.InFlightBytes)
+		}
+	}
+	return min(chunks*int64(p.l.opts.ChunkBytes+chunkOverhead), p.l.opts.InFlightBytes)
 }
 
 // send hands the part over and waits for the one before.
