@@ -28,8 +28,8 @@ type expertRows struct {
 const fewRowsIn = 128 // hidden and expert width of the model
 
 // captureExperts runs the model of testdata/demo over validation tokens and sorts the block inputs by expert: the first
-// 96 sequences of 64 tokens are for statistics, the next 96 are held out.
-func captureExperts(t *testing.T) []*expertRows {
+// half of the sequences of 64 tokens is for statistics, the other half is held out.
+func captureExperts(t *testing.T, sequences int) []*expertRows {
 	ctx := context.Background()
 	root := filepath.Join("..", "..", "testdata")
 	src, err := checkpoint.Open(ctx, filepath.Join(root, "demo"))
@@ -47,7 +47,7 @@ func captureExperts(t *testing.T) []*expertRows {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const sequences, length, layers, experts = 192, 64, 4, 8
+	const length, layers, experts = 64, 4, 8
 	prompts := make([][]int32, sequences)
 	for p := range prompts {
 		for k := range length {
@@ -114,7 +114,14 @@ func TestFewRowsExperiment(t *testing.T) {
 		draws, counts, widths = 4, []int{8, 32, 128, 512}, []int{4, 3}
 		policies = []string{quant.UseOwn, quant.UseBlend, "blend κ=in/2", "blend κ=in", "blend κ=4·in", "blend κ=8·in", quant.UseAllRows, quant.UseRTN}
 	}
-	experts := captureExperts(t)
+	sequences := 192
+	if draws == 1 {
+		sequences = 48
+	}
+	experts := captureExperts(t, sequences)
+	if draws == 1 {
+		experts = experts[8:16] // one layer
+	}
 	for _, bits := range widths {
 		logs := map[string][]float64{}
 		modules := 0
