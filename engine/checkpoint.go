@@ -125,7 +125,7 @@ func (d *diskCheckpoint) SourceRefs(tensor string) []ledger.Ref {
 }
 
 func (d *diskCheckpoint) OutputConfig(quantization []byte) ([]byte, error) {
-	return checkpoint.SetConfigKey(d.src.ConfigJSON(), "quantization_config", quantization)
+	return checkpoint.ReplaceQuantization(d.src.ConfigJSON(), quantization)
 }
 
 func (d *diskCheckpoint) HashShard(ctx context.Context, f checkpoint.File, fresh bool, progress func(done int64)) (string, error) {
