@@ -277,11 +277,11 @@ type feed struct {
 	e     int
 	g     *gathering
 	every bool // all counted rows, not the routing mode's
-	owner *expertSite
 	begun bool // wanted in the lane in work
 	rows  kernels.Rows
 	ids   []int32
 	count int64
+	err   error // of the task that feeds it
 	in    model.RowBuf
 	mid   model.RowBuf
 }
@@ -293,7 +293,7 @@ func (lr *layerRun) openExpertStatistics(ctx context.Context, works []*expertWor
 		g := &gathering{id: statID{layer: s.site.Layer, site: s.site.Name, expert: e, allRows: every}}
 		g.st, g.h, g.ref, s.err = lr.openStatistic(ctx, nil, g.id, s.site.In)
 		if s.err == nil && g.st != nil {
-			feeds = append(feeds, &feed{e: e, g: g, every: every, owner: s})
+			feeds = append(feeds, &feed{e: e, g: g, every: every})
 		}
 		return g
 	}
@@ -349,8 +349,8 @@ func (lr *layerRun) feedExperts(ln *lane, feeds []*feed, which int) error {
 		}
 		lr.pool.Do(len(feeds), func(_, i int) {
 			f := feeds[i]
-			if f.begun && f.owner.err == nil {
-				_, f.owner.err = sp.addRows(f.g.st, f.rows, f.ids)
+			if f.begun && f.err == nil {
+				_, f.err = sp.addRows(f.g.st, f.rows, f.ids)
 			}
 		})
 		return nil
@@ -360,13 +360,13 @@ func (lr *layerRun) feedExperts(ln *lane, feeds []*feed, which int) error {
 	}
 	lr.pool.Do(len(feeds), func(_, i int) {
 		f := feeds[i]
-		if f.begun && f.owner.err == nil {
-			f.owner.err = f.g.st.end(f.count)
+		if f.begun && f.err == nil {
+			f.err = f.g.st.end(f.count)
 		}
 	})
 	for _, f := range feeds {
-		if f.owner.err != nil {
-			return f.owner.err
+		if f.err != nil {
+			return f.err
 		}
 	}
 	return nil
