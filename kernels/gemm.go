@@ -57,7 +57,7 @@ func GEMM(p *Pool, jobs ...GEMMJob) {
 		}
 		kind := packedKind(t, &j.X, j.W)
 		high := ceilDiv(j.X.M, ceilDiv(j.X.M, t.rows))
-		perRow := kind.laneCount(j.X.K)
+		perRow := (&gemmUnit{job: j, kind: kind}).xLanes(j.X.K)
 		most := max(1, gemmPackBytes/4/max(1, perRow*high)) * high // rows that fit an empty buffer
 		for r0 := 0; r0 < j.X.M; {
 			u := gemmUnit{job: j, kind: kind, r0: r0, rows: min(most, j.X.M-r0), high: high, same: -1}
