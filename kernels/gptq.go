@@ -149,10 +149,9 @@ func (f *Factor) Tail(slab, e []float32, blk int) {
 func PackSlab(slab, w []float32, rows, n, r0 int) {
 	x := Rows{M: rows, K: n, Stride: n, F32: w}
 	h := min(SlabWidth, rows-r0)
-	if h < SlabWidth {
-		clear(slab[:n*SlabWidth])
-	}
-	packTranspose(micro(), laneF32, lanesOf(slab[:n*SlabWidth]), SlabWidth, &x, r0, h, 0, n)
+	lanes := lanesOf(slab[:n*SlabWidth])
+	packTranspose(micro(), laneF32, lanes, SlabWidth, &x, r0, h, 0, n)
+	clearLanes(lanes, SlabWidth, h)
 }
 
 // QuantizeColumn quantizes one column of a slab, 32 channels (all slices hold at

@@ -82,7 +82,7 @@ func (l laneKind) lane16(row []uint16, i int) uint32 {
 }
 
 // packTranspose writes rows r0..r0+h of x, elements k0..k0+kn, as lanes
-// dst[i*ld+r]. Exactly the lanes with r < h change.
+// dst[i*ld+r]. Lanes r >= h below the next multiple of 8 may change too; see clearLanes.
 func packTranspose(t *microTable, kind laneKind, dst []uint32, ld int, x *Rows, r0, h, k0, kn int) {
 	lanes := kind.laneCount(kn)
 	whole := kn // lanes whose elements all exist
@@ -116,6 +116,16 @@ func packTranspose(t *microTable, kind laneKind, dst []uint32, ld int, x *Rows, 
 				dst[i*ld+g+r] = kind.lane16(row, i)
 			}
 		}
+	}
+}
+
+// clearLanes zeroes the lanes r >= h of a packed panel with ld lanes a step.
+func clearLanes(panel []uint32, ld, h int) {
+	if h >= ld {
+		return
+	}
+	for i := 0; i < len(panel); i += ld {
+		clear(panel[i+h : i+ld])
 	}
 }
 

@@ -108,11 +108,7 @@ func packWeight(p *Pool, dst *Weight, x *Rows) *Weight {
 				kn := min(kBlock, x.K-k0)
 				panel := dst.panel(k0, jp)
 				packTranspose(t, kind, panel, panelWidth, x, jp*panelWidth, rows, k0, kn)
-				if rows < panelWidth {
-					for i := 0; i < len(panel); i += panelWidth {
-						clear(panel[i+rows : i+panelWidth])
-					}
-				}
+				clearLanes(panel, panelWidth, rows)
 			}
 		}
 	})
