@@ -161,7 +161,7 @@ func gptqSteps(f *kernels.Factor, slab []float32, n, block int) (codes []uint8, 
 	e := make([]float32, block*kernels.SlabWidth)
 	scale, zero := make([]float32, kernels.SlabWidth), make([]float32, kernels.SlabWidth)
 	for i := range scale {
-		scale[i], zero[i] = 0.1+0.01*float32(i), float32(i%5+6)
+		scale[i], zero[i] = float32(i+10)/100, float32(i%5+6)
 	}
 	codes, deq = make([]uint8, n*kernels.SlabWidth), make([]float32, n*kernels.SlabWidth)
 	for b := range f.Blocks() {
@@ -180,7 +180,7 @@ func gptqSteps(f *kernels.Factor, slab []float32, n, block int) (codes []uint8, 
 func slowGPTQ(w, u []float32, n, block, lane int) (codes []uint8, deq []float32) {
 	w = append([]float32(nil), w...)
 	e := make([]float32, n)
-	s, z := 0.1+0.01*float32(lane), float32(lane%5+6)
+	s, z := float32(lane+10)/100, float32(lane%5+6)
 	for i := range n {
 		c0 := i / block * block
 		for j := c0; j < i; j++ {

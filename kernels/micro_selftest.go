@@ -37,26 +37,29 @@ func dotSelfTest(l Level) error {
 	if !t.nativeBF16() {
 		return nil
 	}
-	const k, h = 8, 4
-	a, b := make([]uint32, k*h), make([]uint32, k*panelWidth)
+	const k = 8
 	seed := uint64(1)
 	next := func() uint16 {
 		seed = seed*6364136223846793005 + 1442695040888963407
 		return flushBF16(uint16(seed>>48))&0x8fff | 0x3000
 	}
-	for round := range 32 {
-		for i := range a {
-			a[i] = uint32(next()) | uint32(next())<<16
-		}
-		for i := range b {
-			b[i] = uint32(next()) | uint32(next())<<16
-		}
-		var got, want [h * panelWidth]float32
-		t.dot[h](k, f32Ptr(&a[0]), h, f32Ptr(&b[0]), &got[0], panelWidth, modeStore, nil)
-		scalarDot(h)(k, f32Ptr(&a[0]), h, f32Ptr(&b[0]), &want[0], panelWidth, modeStore, nil)
-		for i := range got {
-			if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
-				return fmt.Errorf("bf16 dot product, round %d, lane %d: %g, defined %g", round, i, got[i], want[i])
+	// 14 heights take 105·32 lanes a round.
+	for round := range 2 {
+		for h := 1; h <= t.rows; h++ {
+			a, b := make([]uint32, k*h), make([]uint32, k*panelWidth)
+			for i := range a {
+				a[i] = uint32(next()) | uint32(next())<<16
+			}
+			for i := range b {
+				b[i] = uint32(next()) | uint32(next())<<16
+			}
+			got, want := make([]float32, h*panelWidth), make([]float32, h*panelWidth)
+			t.dot[h](k, f32Ptr(&a[0]), h, f32Ptr(&b[0]), &got[0], panelWidth, modeStore, nil)
+			scalarDot(h)(k, f32Ptr(&a[0]), h, f32Ptr(&b[0]), &want[0], panelWidth, modeStore, nil)
+			for i := range got {
+				if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+					return fmt.Errorf("bf16 dot product of height %d, round %d, lane %d: %g, defined %g", h, round, i, got[i], want[i])
+				}
 			}
 		}
 	}
@@ -86,6 +89,10 @@ func microSelfTest(l Level) error {
 		}{{"f32", t.f32[h], scalarTable.f32[h]}, {"wide", t.wide[h], scalarTable.wide[h]}} {
 			for _, mode := range []int{modeStore, modeAdd, modeChain, modeSub, modeAdd64} {
 				got, want := make([]float32, 2*h*panelWidth), make([]float32, 2*h*panelWidth)
+				for i := range got { // sane as float32 and as half of a float64
+					got[i] = 1 + float32(i)/4
+					want[i] = got[i]
+				}
 				kind.have(k, &a[0], h, &b[0], &got[0], panelWidth, mode, nil)
 				kind.want(k, &a[0], h, &b[0], &want[0], panelWidth, mode, nil)
 				for i := range got {
@@ -96,7 +103,101 @@ func microSelfTest(l Level) error {
 			}
 		}
 	}
+	for h := 1; h <= t.rows; h++ {
+		a, b := make([]float64, k*h), make([]float64, k*panelWidth64)
+		for i := range a {
+			a[i] = float64(next()) * float64(next())
+		}
+		for i := range b {
+			b[i] = float64(next()) * float64(next())
+		}
+		for _, mode := range []int{modeStore, modeAdd, modeChain, modeSub} {
+			got, want := make([]float64, h*panelWidth64), make([]float64, h*panelWidth64)
+			for i := range got {
+				got[i] = float64(i)
+				want[i] = got[i]
+			}
+			t.f64[h](k, &a[0], h, &b[0], &got[0], panelWidth64, mode)
+			scalarTable.f64[h](k, &a[0], h, &b[0], &want[0], panelWidth64, mode)
+			for i := range got {
+				if math.Float64bits(got[i]) != math.Float64bits(want[i]) {
+					return fmt.Errorf("f64 kernel of height %d, mode %d, element %d: %g, defined %g", h, mode, i, got[i], want[i])
+				}
+			}
+		}
+	}
+	if err := packSelfTest(t); err != nil {
+		return err
+	}
 	return dotSelfTest(l)
+}
+
+// packSelfTest compares the packers and the column steps of a level with their definitions.
+func packSelfTest(t *microTable) error {
+	const rows, k = 8, 24
+	src := make([]float32, rows*2*k)
+	seed := uint64(3)
+	for i := range src {
+		seed = seed*6364136223846793005 + 1442695040888963407
+		src[i] = math.Float32frombits(uint32(seed >> 32)) // any bits at all
+		if i%3 == 0 {
+			src[i] = float32(int32(seed>>33)) / (1 << 30)
+		}
+	}
+	lanes := lanesOf(src)
+	for kind := range laneKinds {
+		for r := 1; r <= rows; r++ {
+			for _, ld := range []int{r, 14, panelWidth} {
+				got, want := make([]uint32, k*panelWidth+8), make([]uint32, k*panelWidth+8)
+				first := (*byte)(unsafe.Pointer(&lanes[0]))
+				t.transpose[kind](&got[0], ld, first, 8*k, r, k)
+				scalarTranspose[kind](&want[0], ld, first, 8*k, r, k)
+				for i := range got {
+					if got[i] != want[i] {
+						return fmt.Errorf("transposer %d of %d rows, distance %d, lane %d: %#x, defined %#x", kind, r, ld, i, got[i], want[i])
+					}
+				}
+			}
+		}
+	}
+	if t.interleave != nil {
+		halves := unsafe.Slice((*uint16)(unsafe.Pointer(&lanes[0])), 2*len(lanes))
+		got, want := make([]uint32, panelWidth), make([]uint32, panelWidth)
+		t.interleave(&got[0], &halves[0], &halves[panelWidth])
+		interleaveRows(scalarTable, want, halves[:panelWidth], halves[panelWidth:2*panelWidth])
+		for i := range got {
+			if got[i] != want[i] {
+				return fmt.Errorf("interleave, lane %d: %#x, defined %#x", i, got[i], want[i])
+			}
+		}
+		t.widen(&got[0], &halves[0])
+		widenRow(scalarTable, want, halves[:panelWidth])
+		for i := range got {
+			if got[i] != want[i] {
+				return fmt.Errorf("widen, lane %d: %#x, defined %#x", i, got[i], want[i])
+			}
+		}
+	}
+	w, scale, zero := src[:panelWidth], make([]float32, panelWidth), make([]float32, panelWidth)
+	for i := range scale {
+		scale[i], zero[i] = float32(i+1)/8, float32(i%16)
+	}
+	var codes [2][panelWidth]uint8
+	var out [2][6 * panelWidth]float32
+	for i, f := range []*microTable{t, scalarTable} {
+		o := &out[i]
+		f.quantize(&codes[i][0], &o[0], &o[panelWidth], &w[0], &scale[0], &zero[0], 15, 0.37)
+		f.columns(5, &src[0], 2*k, &o[2*panelWidth], &o[3*panelWidth], &o[4*panelWidth])
+	}
+	for i := range out[0] {
+		if a, b := out[0][i], out[1][i]; math.Float32bits(a) != math.Float32bits(b) && (a == a || b == b) {
+			return fmt.Errorf("column step, value %d: %g, defined %g", i, a, b)
+		}
+	}
+	if codes[0] != codes[1] {
+		return fmt.Errorf("quantized codes %v, defined %v", codes[0], codes[1])
+	}
+	return nil
 }
 
 func init() { selfTests = append(selfTests, microSelfTest) }

@@ -1,0 +1,51 @@
+package kernels
+
+import (
+	"testing"
+	"unsafe"
+)
+
+// A level with one wrong kernel must not pass the start-up test.
+func TestSelfTestFindsAWrongKernel(t *testing.T) {
+	good := scalarTable
+	if err := packSelfTest(good); err != nil {
+		t.Fatal(err)
+	}
+	bad := *good
+	bad.transpose[lanePair] = good.transpose[laneF32]
+	if packSelfTest(&bad) == nil {
+		t.Error("a transposer that does not flush passed")
+	}
+	bad = *good
+	bad.quantize = func(codes *uint8, deq, err, w, scale, zero *float32, maxq, diag float32) {
+		scalarQuantize(codes, deq, err, w, scale, zero, maxq, diag)
+		unsafe.Slice(err, panelWidth)[31] *= 1.0000001
+	}
+	if packSelfTest(&bad) == nil {
+		t.Error("an error one rounding off passed")
+	}
+	for _, l := range Levels() {
+		if err := testLevel(l); err != nil {
+			t.Errorf("%v: %v", l, err)
+		}
+	}
+	if s := Status(); s.Detected < s.Level {
+		t.Errorf("level %v above the detected %v", s.Level, s.Detected)
+	}
+}
+
+func TestLevelNames(t *testing.T) {
+	for l := LevelScalar; l <= LevelAVX512BF16; l++ {
+		if got, err := ParseLevel(l.String()); err != nil || got != l {
+			t.Errorf("%v: %v, %v", l, got, err)
+		}
+	}
+	if _, err := ParseLevel("mmx"); err == nil {
+		t.Error("mmx is a level")
+	}
+	restore := ForceLevel(LevelAVX512BF16) // cannot raise
+	if CPULevel() > Status().Detected {
+		t.Error("forced above the CPU")
+	}
+	restore()
+}
