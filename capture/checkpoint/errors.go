@@ -207,7 +207,7 @@ var codes = map[string]codeFacts{
 	codeNoPath:          {ErrNotFound, "The path given as model names no file, directory or cached repository. A model is a directory with config.json and safetensors files, one .safetensors file, a Hugging Face cache entry (models--owner--name, or owner/name when the cache holds it), or a .json(.gz) parameter map. Check the spelling; download the model first, quire does not."},
 	codeNoWeights:       {ErrNotFound, "The directory holds no safetensors file. Point at the directory that holds model.safetensors or model.safetensors.index.json, or download the weights."},
 	codePickle:          {ErrUnsupported, "Weights are only there as pickle (.bin, .pt, .pth, .ckpt) or GGUF. Pickle files can run code when read and are never opened. Convert to safetensors with the tool that made them, or download the safetensors revision."},
-	codeHeaderSize:      {ErrDamaged, "The header length in the first 8 bytes is larger than the file, larger than the 100,000,000 bytes readers accept, or too small for an object. The file is not safetensors, was cut, or holds too many tensors for one file. Download it again or split it."},
+	codeHeaderSize:      {ErrDamaged, "The header length in the first 8 bytes is larger than the 100,000,000 bytes readers accept, or too small for an object. The file is not safetensors, was cut, or holds too many tensors for one file. Download it again or split it."},
 	codeTruncated:       {ErrDamaged, "The file is shorter than its header says: an interrupted download or copy. Fetch the named file again and compare its SHA-256 with the model page."},
 	codeTrailing:        {ErrDamaged, "The file goes on after its last tensor. Reference readers refuse that, and so do we: bytes nobody claims hide mistakes. Fetch the file again or rewrite it."},
 	codeDType:           {ErrUnsupported, "The header names a dtype that the format does not define. Nothing can be said about the tensor's size, so the file is refused."},
@@ -237,7 +237,7 @@ var codes = map[string]codeFacts{
 	codeIORead:          {ErrIO, "The operating system could not read the file. Permissions, a vanished network mount, or a failing disk."},
 	codeIOWrite:         {ErrIO, "The operating system could not write or sync the file. No space, no permission, or a failing disk. Nothing was published under the final name."},
 	codeNotFloat:        {ErrUnsupported, "A tensor was asked for as numbers but is stored as integers or booleans without scales."},
-	codeCompanionValue:  {ErrUnscaled, "A companion tensor holds a value that cannot be right: a shape that contradicts the packed codes, a group index out of range, a NaN scale. The file is damaged; fetch it again."},
+	codeCompanionValue:  {ErrUnscaled, "A companion tensor holds a value that cannot be right: a shape that contradicts the packed codes, a group index out of range. The file is damaged; fetch it again."},
 	codeTwoWeightLayout: {ErrDamaged, "The same module is stored twice, plain and quantized. Which one counts is not guessed. Remove one."},
 }
 

@@ -99,6 +99,7 @@ func TestFaults(t *testing.T) {
 		{"overlap", "E1115", "model.safetensors", "b", checkpoint.ErrDamaged, single("{"+entry("a", "F32", "[2]", 0, 8)+","+entry("b", "F32", "[2]", 4, 12)+"}", 12)},
 		{"hole", "E1115", "model.safetensors", "b", checkpoint.ErrDamaged, single("{"+entry("a", "F32", "[2]", 0, 8)+","+entry("b", "F32", "[2]", 12, 20)+"}", 20)},
 		{"range runs backwards", "E1115", "model.safetensors", "a", checkpoint.ErrDamaged, single("{"+entry("a", "F32", "[2]", 8, 0)+"}", 8)},
+		{"three data offsets", "E1115", "model.safetensors", "a", checkpoint.ErrDamaged, single(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8,8]}}`, 8)},
 		{"wrong size for dtype", "E1116", "model.safetensors", "a", checkpoint.ErrDamaged, single("{"+entry("a", "BF16", "[2]", 0, 8)+"}", 8)},
 		{"impossible shape", "E1116", "model.safetensors", "a", checkpoint.ErrDamaged, single("{"+entry("a", "F32", "[4294967296,4294967296]", 0, 8)+"}", 8)},
 		{"unknown dtype", "E1107", "model.safetensors", "a", checkpoint.ErrUnsupported, single("{"+entry("a", "F7", "[8]", 0, 8)+"}", 8)},

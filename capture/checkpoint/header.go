@@ -117,6 +117,8 @@ func (s *shardFile) parseHeader(raw []byte) Errors {
 						begin = v
 					case 1:
 						end = v
+					default: // a third number: which two count is not guessed
+						begin, end = -1, -1
 					}
 					i++
 					return err
