@@ -24,6 +24,9 @@ func tableOf(l Level) *microTable {
 func makeTables() (avx2, avx512, bf16 *microTable) {
 	t2 := *scalarTable
 	t2.level, t2.rows, t2.slices = LevelAVX2, 6, []int{6, 6, 5, 5, 5, 5}
+	t2.transpose = transposer{laneF32: asm.TransposeF32, lanePair: asm.TransposePair, laneWiden: asm.TransposeWiden, laneWidenZero: asm.TransposeWidenZero}
+	t2.interleave, t2.widen = asm.Interleave, asm.Widen
+	t2.quantize, t2.columns = asm.Quantize, asm.Columns
 	t2.f32[1] = asm.F32AVX2x1
 	t2.f32[2] = asm.F32AVX2x2
 	t2.f32[3] = asm.F32AVX2x3
@@ -43,7 +46,8 @@ func makeTables() (avx2, avx512, bf16 *microTable) {
 	t2.f64[5] = asm.F64AVX2x5
 	t2.f64[6] = asm.F64AVX2x6
 
-	t5 := *scalarTable
+	t5 := t2
+	t5.wide, t5.f32, t5.f64 = scalarTable.wide, scalarTable.f32, scalarTable.f64
 	t5.level, t5.rows, t5.slices = LevelAVX512, 14, []int{8, 8, 8, 8}
 	t5.f32[1] = asm.F32AVX512x1
 	t5.f32[2] = asm.F32AVX512x2

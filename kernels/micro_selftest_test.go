@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"strings"
 	"testing"
 	"unsafe"
 )
@@ -27,6 +28,11 @@ func TestSelfTestFindsAWrongKernel(t *testing.T) {
 	for _, l := range Levels() {
 		if err := testLevel(l); err != nil {
 			t.Errorf("%v: %v", l, err)
+		}
+	}
+	for _, why := range Status().Reasons {
+		if strings.Contains(why, "self-test") {
+			t.Error(why)
 		}
 	}
 	if s := Status(); s.Detected < s.Level {

@@ -373,3 +373,43 @@ func F64AVX512x14(k int, a *float64, lda int, b *float64, c *float64, ldc int, m
 //
 //go:noescape
 func DotAVX512x14(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+
+// TransposeF32 packs up to eight rows; rows past the end repeat the last. k is a multiple of 8.
+//
+//go:noescape
+func TransposeF32(dst *uint32, ld int, src *byte, stride int, rows int, k int)
+
+// TransposePair packs up to eight rows; rows past the end repeat the last. k is a multiple of 8.
+//
+//go:noescape
+func TransposePair(dst *uint32, ld int, src *byte, stride int, rows int, k int)
+
+// TransposeWiden packs up to eight rows; rows past the end repeat the last. k is a multiple of 8.
+//
+//go:noescape
+func TransposeWiden(dst *uint32, ld int, src *byte, stride int, rows int, k int)
+
+// TransposeWidenZero packs up to eight rows; rows past the end repeat the last. k is a multiple of 8.
+//
+//go:noescape
+func TransposeWidenZero(dst *uint32, ld int, src *byte, stride int, rows int, k int)
+
+// Interleave joins 32 values of two bf16 rows as pairs, lo in the low half, tiny values flushed.
+//
+//go:noescape
+func Interleave(dst *uint32, lo *uint16, hi *uint16)
+
+// Widen widens 32 bf16 values to float32, tiny values flushed.
+//
+//go:noescape
+func Widen(dst *uint32, src *uint16)
+
+// Quantize quantizes one column of 32 channels.
+//
+//go:noescape
+func Quantize(codes *uint8, deq *float32, err *float32, w *float32, scale *float32, zero *float32, maxq float32, diag float32)
+
+// Columns accumulates absolute sums, least and greatest values of 32 columns.
+//
+//go:noescape
+func Columns(rows int, x *float32, stride int, abs *float32, least *float32, most *float32)

@@ -36095,3 +36095,720 @@ add64:
 next:
 	VZEROUPPER
 	RET
+
+// func TransposeF32(dst *uint32, ld int, src *byte, stride int, rows int, k int)
+// Requires: AVX, CMOV
+TEXT ·TransposeF32(SB), NOSPLIT, $0-48
+	MOVQ    dst+0(FP), AX
+	MOVQ    ld+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    src+16(FP), DX
+	MOVQ    stride+24(FP), BX
+	MOVQ    rows+32(FP), SI
+	MOVQ    DX, DI
+	LEAQ    (DX)(BX*1), R8
+	CMPQ    SI, $0x02
+	CMOVQGE R8, DI
+	MOVQ    DI, R8
+	LEAQ    (DI)(BX*1), R9
+	CMPQ    SI, $0x03
+	CMOVQGE R9, R8
+	MOVQ    R8, R9
+	LEAQ    (R8)(BX*1), R10
+	CMPQ    SI, $0x04
+	CMOVQGE R10, R9
+	MOVQ    R9, R10
+	LEAQ    (R9)(BX*1), R11
+	CMPQ    SI, $0x05
+	CMOVQGE R11, R10
+	MOVQ    R10, R11
+	LEAQ    (R10)(BX*1), R12
+	CMPQ    SI, $0x06
+	CMOVQGE R12, R11
+	MOVQ    R11, R12
+	LEAQ    (R11)(BX*1), R13
+	CMPQ    SI, $0x07
+	CMOVQGE R13, R12
+	MOVQ    R12, R13
+	LEAQ    (R12)(BX*1), BX
+	CMPQ    SI, $0x08
+	CMOVQGE BX, R13
+	MOVQ    k+40(FP), BX
+	XORQ    SI, SI
+	TESTQ   BX, BX
+	JZ      done
+
+loop:
+	VMOVUPS    (DX)(SI*1), Y0
+	VMOVUPS    (DI)(SI*1), Y1
+	VMOVUPS    (R8)(SI*1), Y2
+	VMOVUPS    (R9)(SI*1), Y3
+	VMOVUPS    (R10)(SI*1), Y4
+	VMOVUPS    (R11)(SI*1), Y5
+	VMOVUPS    (R12)(SI*1), Y6
+	VMOVUPS    (R13)(SI*1), Y7
+	VUNPCKLPS  Y1, Y0, Y8
+	VUNPCKHPS  Y1, Y0, Y0
+	VUNPCKLPS  Y3, Y2, Y1
+	VUNPCKHPS  Y3, Y2, Y2
+	VUNPCKLPS  Y5, Y4, Y3
+	VUNPCKHPS  Y5, Y4, Y4
+	VUNPCKLPS  Y7, Y6, Y5
+	VUNPCKHPS  Y7, Y6, Y6
+	VSHUFPS    $0x44, Y1, Y8, Y7
+	VSHUFPS    $0xee, Y1, Y8, Y1
+	VSHUFPS    $0x44, Y2, Y0, Y8
+	VSHUFPS    $0xee, Y2, Y0, Y0
+	VSHUFPS    $0x44, Y5, Y3, Y2
+	VSHUFPS    $0xee, Y5, Y3, Y3
+	VSHUFPS    $0x44, Y6, Y4, Y5
+	VSHUFPS    $0xee, Y6, Y4, Y4
+	VPERM2F128 $0x20, Y2, Y7, Y6
+	VMOVUPS    Y6, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x20, Y3, Y1, Y6
+	VMOVUPS    Y6, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x20, Y5, Y8, Y6
+	VMOVUPS    Y6, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x20, Y4, Y0, Y6
+	VMOVUPS    Y6, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x31, Y2, Y7, Y2
+	VMOVUPS    Y2, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x31, Y3, Y1, Y1
+	VMOVUPS    Y1, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x31, Y5, Y8, Y1
+	VMOVUPS    Y1, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x31, Y4, Y0, Y0
+	VMOVUPS    Y0, (AX)
+	ADDQ       CX, AX
+	ADDQ       $0x20, SI
+	SUBQ       $0x08, BX
+	JNZ        loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func TransposePair(dst *uint32, ld int, src *byte, stride int, rows int, k int)
+// Requires: AVX, AVX2, CMOV
+TEXT ·TransposePair(SB), NOSPLIT, $0-48
+	MOVL         $0x7fff7fff, AX
+	VMOVD        AX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x23ff23ff, AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Y1
+	MOVQ         dst+0(FP), AX
+	MOVQ         ld+8(FP), CX
+	SHLQ         $0x02, CX
+	MOVQ         src+16(FP), DX
+	MOVQ         stride+24(FP), BX
+	MOVQ         rows+32(FP), SI
+	MOVQ         DX, DI
+	LEAQ         (DX)(BX*1), R8
+	CMPQ         SI, $0x02
+	CMOVQGE      R8, DI
+	MOVQ         DI, R8
+	LEAQ         (DI)(BX*1), R9
+	CMPQ         SI, $0x03
+	CMOVQGE      R9, R8
+	MOVQ         R8, R9
+	LEAQ         (R8)(BX*1), R10
+	CMPQ         SI, $0x04
+	CMOVQGE      R10, R9
+	MOVQ         R9, R10
+	LEAQ         (R9)(BX*1), R11
+	CMPQ         SI, $0x05
+	CMOVQGE      R11, R10
+	MOVQ         R10, R11
+	LEAQ         (R10)(BX*1), R12
+	CMPQ         SI, $0x06
+	CMOVQGE      R12, R11
+	MOVQ         R11, R12
+	LEAQ         (R11)(BX*1), R13
+	CMPQ         SI, $0x07
+	CMOVQGE      R13, R12
+	MOVQ         R12, R13
+	LEAQ         (R12)(BX*1), BX
+	CMPQ         SI, $0x08
+	CMOVQGE      BX, R13
+	MOVQ         k+40(FP), BX
+	XORQ         SI, SI
+	TESTQ        BX, BX
+	JZ           done
+
+loop:
+	VMOVUPS    (DX)(SI*1), Y2
+	VPAND      Y0, Y2, Y3
+	VPCMPGTW   Y1, Y3, Y3
+	VPAND      Y3, Y2, Y2
+	VMOVUPS    (DI)(SI*1), Y3
+	VPAND      Y0, Y3, Y4
+	VPCMPGTW   Y1, Y4, Y4
+	VPAND      Y4, Y3, Y3
+	VMOVUPS    (R8)(SI*1), Y4
+	VPAND      Y0, Y4, Y5
+	VPCMPGTW   Y1, Y5, Y5
+	VPAND      Y5, Y4, Y4
+	VMOVUPS    (R9)(SI*1), Y5
+	VPAND      Y0, Y5, Y6
+	VPCMPGTW   Y1, Y6, Y6
+	VPAND      Y6, Y5, Y5
+	VMOVUPS    (R10)(SI*1), Y6
+	VPAND      Y0, Y6, Y7
+	VPCMPGTW   Y1, Y7, Y7
+	VPAND      Y7, Y6, Y6
+	VMOVUPS    (R11)(SI*1), Y7
+	VPAND      Y0, Y7, Y8
+	VPCMPGTW   Y1, Y8, Y8
+	VPAND      Y8, Y7, Y7
+	VMOVUPS    (R12)(SI*1), Y8
+	VPAND      Y0, Y8, Y9
+	VPCMPGTW   Y1, Y9, Y9
+	VPAND      Y9, Y8, Y8
+	VMOVUPS    (R13)(SI*1), Y9
+	VPAND      Y0, Y9, Y10
+	VPCMPGTW   Y1, Y10, Y10
+	VPAND      Y10, Y9, Y9
+	VUNPCKLPS  Y3, Y2, Y10
+	VUNPCKHPS  Y3, Y2, Y2
+	VUNPCKLPS  Y5, Y4, Y3
+	VUNPCKHPS  Y5, Y4, Y4
+	VUNPCKLPS  Y7, Y6, Y5
+	VUNPCKHPS  Y7, Y6, Y6
+	VUNPCKLPS  Y9, Y8, Y7
+	VUNPCKHPS  Y9, Y8, Y8
+	VSHUFPS    $0x44, Y3, Y10, Y9
+	VSHUFPS    $0xee, Y3, Y10, Y3
+	VSHUFPS    $0x44, Y4, Y2, Y10
+	VSHUFPS    $0xee, Y4, Y2, Y2
+	VSHUFPS    $0x44, Y7, Y5, Y4
+	VSHUFPS    $0xee, Y7, Y5, Y5
+	VSHUFPS    $0x44, Y8, Y6, Y7
+	VSHUFPS    $0xee, Y8, Y6, Y6
+	VPERM2F128 $0x20, Y4, Y9, Y8
+	VMOVUPS    Y8, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x20, Y5, Y3, Y8
+	VMOVUPS    Y8, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x20, Y7, Y10, Y8
+	VMOVUPS    Y8, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x20, Y6, Y2, Y8
+	VMOVUPS    Y8, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x31, Y4, Y9, Y4
+	VMOVUPS    Y4, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x31, Y5, Y3, Y3
+	VMOVUPS    Y3, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x31, Y7, Y10, Y3
+	VMOVUPS    Y3, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x31, Y6, Y2, Y2
+	VMOVUPS    Y2, (AX)
+	ADDQ       CX, AX
+	ADDQ       $0x20, SI
+	SUBQ       $0x08, BX
+	JNZ        loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func TransposeWiden(dst *uint32, ld int, src *byte, stride int, rows int, k int)
+// Requires: AVX, AVX2, CMOV
+TEXT ·TransposeWiden(SB), NOSPLIT, $0-48
+	MOVQ    dst+0(FP), AX
+	MOVQ    ld+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    src+16(FP), DX
+	MOVQ    stride+24(FP), BX
+	MOVQ    rows+32(FP), SI
+	MOVQ    DX, DI
+	LEAQ    (DX)(BX*1), R8
+	CMPQ    SI, $0x02
+	CMOVQGE R8, DI
+	MOVQ    DI, R8
+	LEAQ    (DI)(BX*1), R9
+	CMPQ    SI, $0x03
+	CMOVQGE R9, R8
+	MOVQ    R8, R9
+	LEAQ    (R8)(BX*1), R10
+	CMPQ    SI, $0x04
+	CMOVQGE R10, R9
+	MOVQ    R9, R10
+	LEAQ    (R9)(BX*1), R11
+	CMPQ    SI, $0x05
+	CMOVQGE R11, R10
+	MOVQ    R10, R11
+	LEAQ    (R10)(BX*1), R12
+	CMPQ    SI, $0x06
+	CMOVQGE R12, R11
+	MOVQ    R11, R12
+	LEAQ    (R11)(BX*1), R13
+	CMPQ    SI, $0x07
+	CMOVQGE R13, R12
+	MOVQ    R12, R13
+	LEAQ    (R12)(BX*1), BX
+	CMPQ    SI, $0x08
+	CMOVQGE BX, R13
+	MOVQ    k+40(FP), BX
+	XORQ    SI, SI
+	TESTQ   BX, BX
+	JZ      done
+
+loop:
+	VPMOVZXWD  (DX)(SI*1), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VPMOVZXWD  (DI)(SI*1), Y1
+	VPSLLD     $0x10, Y1, Y1
+	VPMOVZXWD  (R8)(SI*1), Y2
+	VPSLLD     $0x10, Y2, Y2
+	VPMOVZXWD  (R9)(SI*1), Y3
+	VPSLLD     $0x10, Y3, Y3
+	VPMOVZXWD  (R10)(SI*1), Y4
+	VPSLLD     $0x10, Y4, Y4
+	VPMOVZXWD  (R11)(SI*1), Y5
+	VPSLLD     $0x10, Y5, Y5
+	VPMOVZXWD  (R12)(SI*1), Y6
+	VPSLLD     $0x10, Y6, Y6
+	VPMOVZXWD  (R13)(SI*1), Y7
+	VPSLLD     $0x10, Y7, Y7
+	VUNPCKLPS  Y1, Y0, Y8
+	VUNPCKHPS  Y1, Y0, Y0
+	VUNPCKLPS  Y3, Y2, Y1
+	VUNPCKHPS  Y3, Y2, Y2
+	VUNPCKLPS  Y5, Y4, Y3
+	VUNPCKHPS  Y5, Y4, Y4
+	VUNPCKLPS  Y7, Y6, Y5
+	VUNPCKHPS  Y7, Y6, Y6
+	VSHUFPS    $0x44, Y1, Y8, Y7
+	VSHUFPS    $0xee, Y1, Y8, Y1
+	VSHUFPS    $0x44, Y2, Y0, Y8
+	VSHUFPS    $0xee, Y2, Y0, Y0
+	VSHUFPS    $0x44, Y5, Y3, Y2
+	VSHUFPS    $0xee, Y5, Y3, Y3
+	VSHUFPS    $0x44, Y6, Y4, Y5
+	VSHUFPS    $0xee, Y6, Y4, Y4
+	VPERM2F128 $0x20, Y2, Y7, Y6
+	VMOVUPS    Y6, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x20, Y3, Y1, Y6
+	VMOVUPS    Y6, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x20, Y5, Y8, Y6
+	VMOVUPS    Y6, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x20, Y4, Y0, Y6
+	VMOVUPS    Y6, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x31, Y2, Y7, Y2
+	VMOVUPS    Y2, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x31, Y3, Y1, Y1
+	VMOVUPS    Y1, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x31, Y5, Y8, Y1
+	VMOVUPS    Y1, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x31, Y4, Y0, Y0
+	VMOVUPS    Y0, (AX)
+	ADDQ       CX, AX
+	ADDQ       $0x10, SI
+	SUBQ       $0x08, BX
+	JNZ        loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func TransposeWidenZero(dst *uint32, ld int, src *byte, stride int, rows int, k int)
+// Requires: AVX, AVX2, CMOV
+TEXT ·TransposeWidenZero(SB), NOSPLIT, $0-48
+	MOVL         $0x7fff7fff, AX
+	VMOVD        AX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x23ff23ff, AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Y1
+	MOVQ         dst+0(FP), AX
+	MOVQ         ld+8(FP), CX
+	SHLQ         $0x02, CX
+	MOVQ         src+16(FP), DX
+	MOVQ         stride+24(FP), BX
+	MOVQ         rows+32(FP), SI
+	MOVQ         DX, DI
+	LEAQ         (DX)(BX*1), R8
+	CMPQ         SI, $0x02
+	CMOVQGE      R8, DI
+	MOVQ         DI, R8
+	LEAQ         (DI)(BX*1), R9
+	CMPQ         SI, $0x03
+	CMOVQGE      R9, R8
+	MOVQ         R8, R9
+	LEAQ         (R8)(BX*1), R10
+	CMPQ         SI, $0x04
+	CMOVQGE      R10, R9
+	MOVQ         R9, R10
+	LEAQ         (R9)(BX*1), R11
+	CMPQ         SI, $0x05
+	CMOVQGE      R11, R10
+	MOVQ         R10, R11
+	LEAQ         (R10)(BX*1), R12
+	CMPQ         SI, $0x06
+	CMOVQGE      R12, R11
+	MOVQ         R11, R12
+	LEAQ         (R11)(BX*1), R13
+	CMPQ         SI, $0x07
+	CMOVQGE      R13, R12
+	MOVQ         R12, R13
+	LEAQ         (R12)(BX*1), BX
+	CMPQ         SI, $0x08
+	CMOVQGE      BX, R13
+	MOVQ         k+40(FP), BX
+	XORQ         SI, SI
+	TESTQ        BX, BX
+	JZ           done
+
+loop:
+	VPMOVZXWD  (DX)(SI*1), Y2
+	VPAND      Y0, Y2, Y3
+	VPCMPGTW   Y1, Y3, Y3
+	VPAND      Y3, Y2, Y2
+	VPSLLD     $0x10, Y2, Y2
+	VPMOVZXWD  (DI)(SI*1), Y3
+	VPAND      Y0, Y3, Y4
+	VPCMPGTW   Y1, Y4, Y4
+	VPAND      Y4, Y3, Y3
+	VPSLLD     $0x10, Y3, Y3
+	VPMOVZXWD  (R8)(SI*1), Y4
+	VPAND      Y0, Y4, Y5
+	VPCMPGTW   Y1, Y5, Y5
+	VPAND      Y5, Y4, Y4
+	VPSLLD     $0x10, Y4, Y4
+	VPMOVZXWD  (R9)(SI*1), Y5
+	VPAND      Y0, Y5, Y6
+	VPCMPGTW   Y1, Y6, Y6
+	VPAND      Y6, Y5, Y5
+	VPSLLD     $0x10, Y5, Y5
+	VPMOVZXWD  (R10)(SI*1), Y6
+	VPAND      Y0, Y6, Y7
+	VPCMPGTW   Y1, Y7, Y7
+	VPAND      Y7, Y6, Y6
+	VPSLLD     $0x10, Y6, Y6
+	VPMOVZXWD  (R11)(SI*1), Y7
+	VPAND      Y0, Y7, Y8
+	VPCMPGTW   Y1, Y8, Y8
+	VPAND      Y8, Y7, Y7
+	VPSLLD     $0x10, Y7, Y7
+	VPMOVZXWD  (R12)(SI*1), Y8
+	VPAND      Y0, Y8, Y9
+	VPCMPGTW   Y1, Y9, Y9
+	VPAND      Y9, Y8, Y8
+	VPSLLD     $0x10, Y8, Y8
+	VPMOVZXWD  (R13)(SI*1), Y9
+	VPAND      Y0, Y9, Y10
+	VPCMPGTW   Y1, Y10, Y10
+	VPAND      Y10, Y9, Y9
+	VPSLLD     $0x10, Y9, Y9
+	VUNPCKLPS  Y3, Y2, Y10
+	VUNPCKHPS  Y3, Y2, Y2
+	VUNPCKLPS  Y5, Y4, Y3
+	VUNPCKHPS  Y5, Y4, Y4
+	VUNPCKLPS  Y7, Y6, Y5
+	VUNPCKHPS  Y7, Y6, Y6
+	VUNPCKLPS  Y9, Y8, Y7
+	VUNPCKHPS  Y9, Y8, Y8
+	VSHUFPS    $0x44, Y3, Y10, Y9
+	VSHUFPS    $0xee, Y3, Y10, Y3
+	VSHUFPS    $0x44, Y4, Y2, Y10
+	VSHUFPS    $0xee, Y4, Y2, Y2
+	VSHUFPS    $0x44, Y7, Y5, Y4
+	VSHUFPS    $0xee, Y7, Y5, Y5
+	VSHUFPS    $0x44, Y8, Y6, Y7
+	VSHUFPS    $0xee, Y8, Y6, Y6
+	VPERM2F128 $0x20, Y4, Y9, Y8
+	VMOVUPS    Y8, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x20, Y5, Y3, Y8
+	VMOVUPS    Y8, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x20, Y7, Y10, Y8
+	VMOVUPS    Y8, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x20, Y6, Y2, Y8
+	VMOVUPS    Y8, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x31, Y4, Y9, Y4
+	VMOVUPS    Y4, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x31, Y5, Y3, Y3
+	VMOVUPS    Y3, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x31, Y7, Y10, Y3
+	VMOVUPS    Y3, (AX)
+	ADDQ       CX, AX
+	VPERM2F128 $0x31, Y6, Y2, Y2
+	VMOVUPS    Y2, (AX)
+	ADDQ       CX, AX
+	ADDQ       $0x10, SI
+	SUBQ       $0x08, BX
+	JNZ        loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func Interleave(dst *uint32, lo *uint16, hi *uint16)
+// Requires: AVX, AVX2
+TEXT ·Interleave(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), AX
+	MOVQ         lo+8(FP), CX
+	MOVQ         hi+16(FP), DX
+	MOVL         $0x7fff7fff, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x23ff23ff, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	VPMOVZXWD    (CX), Y2
+	VPMOVZXWD    (DX), Y3
+	VPSLLD       $0x10, Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VPAND        Y0, Y2, Y3
+	VPCMPGTW     Y1, Y3, Y3
+	VPAND        Y3, Y2, Y2
+	VMOVDQU      Y2, (AX)
+	VPMOVZXWD    16(CX), Y2
+	VPMOVZXWD    16(DX), Y3
+	VPSLLD       $0x10, Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VPAND        Y0, Y2, Y3
+	VPCMPGTW     Y1, Y3, Y3
+	VPAND        Y3, Y2, Y2
+	VMOVDQU      Y2, 32(AX)
+	VPMOVZXWD    32(CX), Y2
+	VPMOVZXWD    32(DX), Y3
+	VPSLLD       $0x10, Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VPAND        Y0, Y2, Y3
+	VPCMPGTW     Y1, Y3, Y3
+	VPAND        Y3, Y2, Y2
+	VMOVDQU      Y2, 64(AX)
+	VPMOVZXWD    48(CX), Y2
+	VPMOVZXWD    48(DX), Y3
+	VPSLLD       $0x10, Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VPAND        Y0, Y2, Y0
+	VPCMPGTW     Y1, Y0, Y0
+	VPAND        Y0, Y2, Y2
+	VMOVDQU      Y2, 96(AX)
+	VZEROUPPER
+	RET
+
+// func Widen(dst *uint32, src *uint16)
+// Requires: AVX, AVX2
+TEXT ·Widen(SB), NOSPLIT, $0-16
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVL         $0x7fff7fff, DX
+	VMOVD        DX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x23ff23ff, DX
+	VMOVD        DX, X1
+	VPBROADCASTD X1, Y1
+	VPMOVZXWD    (CX), Y2
+	VPAND        Y0, Y2, Y3
+	VPCMPGTW     Y1, Y3, Y3
+	VPAND        Y3, Y2, Y2
+	VPSLLD       $0x10, Y2, Y2
+	VMOVDQU      Y2, (AX)
+	VPMOVZXWD    16(CX), Y2
+	VPAND        Y0, Y2, Y3
+	VPCMPGTW     Y1, Y3, Y3
+	VPAND        Y3, Y2, Y2
+	VPSLLD       $0x10, Y2, Y2
+	VMOVDQU      Y2, 32(AX)
+	VPMOVZXWD    32(CX), Y2
+	VPAND        Y0, Y2, Y3
+	VPCMPGTW     Y1, Y3, Y3
+	VPAND        Y3, Y2, Y2
+	VPSLLD       $0x10, Y2, Y2
+	VMOVDQU      Y2, 64(AX)
+	VPMOVZXWD    48(CX), Y2
+	VPAND        Y0, Y2, Y0
+	VPCMPGTW     Y1, Y0, Y0
+	VPAND        Y0, Y2, Y2
+	VPSLLD       $0x10, Y2, Y2
+	VMOVDQU      Y2, 96(AX)
+	VZEROUPPER
+	RET
+
+// func Quantize(codes *uint8, deq *float32, err *float32, w *float32, scale *float32, zero *float32, maxq float32, diag float32)
+// Requires: AVX, AVX2
+TEXT ·Quantize(SB), NOSPLIT, $0-56
+	MOVQ         codes+0(FP), AX
+	MOVQ         deq+8(FP), CX
+	MOVQ         err+16(FP), DX
+	MOVQ         w+24(FP), BX
+	MOVQ         scale+32(FP), SI
+	MOVQ         zero+40(FP), DI
+	VBROADCASTSS maxq+48(FP), Y0
+	VBROADCASTSS diag+52(FP), Y1
+	VXORPS       Y2, Y2, Y2
+	VMOVUPS      (BX), Y4
+	VMOVUPS      (SI), Y5
+	VMOVUPS      (DI), Y6
+	VDIVPS       Y5, Y4, Y3
+	VROUNDPS     $0x08, Y3, Y3
+	VADDPS       Y6, Y3, Y3
+	VMAXPS       Y2, Y3, Y3
+	VMINPS       Y3, Y0, Y3
+	VSUBPS       Y6, Y3, Y6
+	VMULPS       Y6, Y5, Y6
+	VMOVUPS      Y6, (CX)
+	VSUBPS       Y6, Y4, Y6
+	VDIVPS       Y1, Y6, Y6
+	VMOVUPS      Y6, (DX)
+	VCVTTPS2DQ   Y3, Y3
+	VMOVUPS      32(BX), Y5
+	VMOVUPS      32(SI), Y6
+	VMOVUPS      32(DI), Y7
+	VDIVPS       Y6, Y5, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VADDPS       Y7, Y4, Y4
+	VMAXPS       Y2, Y4, Y4
+	VMINPS       Y4, Y0, Y4
+	VSUBPS       Y7, Y4, Y7
+	VMULPS       Y7, Y6, Y7
+	VMOVUPS      Y7, 32(CX)
+	VSUBPS       Y7, Y5, Y7
+	VDIVPS       Y1, Y7, Y7
+	VMOVUPS      Y7, 32(DX)
+	VCVTTPS2DQ   Y4, Y4
+	VMOVUPS      64(BX), Y6
+	VMOVUPS      64(SI), Y7
+	VMOVUPS      64(DI), Y8
+	VDIVPS       Y7, Y6, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VADDPS       Y8, Y5, Y5
+	VMAXPS       Y2, Y5, Y5
+	VMINPS       Y5, Y0, Y5
+	VSUBPS       Y8, Y5, Y8
+	VMULPS       Y8, Y7, Y8
+	VMOVUPS      Y8, 64(CX)
+	VSUBPS       Y8, Y6, Y8
+	VDIVPS       Y1, Y8, Y8
+	VMOVUPS      Y8, 64(DX)
+	VCVTTPS2DQ   Y5, Y5
+	VMOVUPS      96(BX), Y7
+	VMOVUPS      96(SI), Y8
+	VMOVUPS      96(DI), Y9
+	VDIVPS       Y8, Y7, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VADDPS       Y9, Y6, Y6
+	VMAXPS       Y2, Y6, Y6
+	VMINPS       Y6, Y0, Y6
+	VSUBPS       Y9, Y6, Y0
+	VMULPS       Y0, Y8, Y0
+	VMOVUPS      Y0, 96(CX)
+	VSUBPS       Y0, Y7, Y0
+	VDIVPS       Y1, Y0, Y0
+	VMOVUPS      Y0, 96(DX)
+	VCVTTPS2DQ   Y6, Y6
+	VPACKUSDW    Y4, Y3, Y3
+	VPACKUSDW    Y6, Y5, Y5
+	VPACKUSWB    Y5, Y3, Y3
+	VMOVDQU      quantizeOrder<>+0(SB), Y0
+	VPERMD       Y3, Y0, Y3
+	VMOVDQU      Y3, (AX)
+	VZEROUPPER
+	RET
+
+DATA quantizeOrder<>+0(SB)/4, $0x00000000
+DATA quantizeOrder<>+4(SB)/4, $0x00000004
+DATA quantizeOrder<>+8(SB)/4, $0x00000001
+DATA quantizeOrder<>+12(SB)/4, $0x00000005
+DATA quantizeOrder<>+16(SB)/4, $0x00000002
+DATA quantizeOrder<>+20(SB)/4, $0x00000006
+DATA quantizeOrder<>+24(SB)/4, $0x00000003
+DATA quantizeOrder<>+28(SB)/4, $0x00000007
+GLOBL quantizeOrder<>(SB), RODATA|NOPTR, $32
+
+// func Columns(rows int, x *float32, stride int, abs *float32, least *float32, most *float32)
+// Requires: AVX, AVX2
+TEXT ·Columns(SB), NOSPLIT, $0-48
+	MOVL         $0x7fffffff, AX
+	VMOVD        AX, X0
+	VPBROADCASTD X0, Y0
+	MOVQ         abs+24(FP), AX
+	MOVQ         least+32(FP), CX
+	MOVQ         most+40(FP), DX
+	VMOVUPS      (AX), Y1
+	VMOVUPS      (CX), Y2
+	VMOVUPS      (DX), Y3
+	VMOVUPS      32(AX), Y4
+	VMOVUPS      32(CX), Y5
+	VMOVUPS      32(DX), Y6
+	VMOVUPS      64(AX), Y7
+	VMOVUPS      64(CX), Y8
+	VMOVUPS      64(DX), Y9
+	VMOVUPS      96(AX), Y10
+	VMOVUPS      96(CX), Y11
+	VMOVUPS      96(DX), Y12
+	MOVQ         rows+0(FP), BX
+	MOVQ         x+8(FP), SI
+	MOVQ         stride+16(FP), DI
+	SHLQ         $0x02, DI
+	TESTQ        BX, BX
+	JZ           done
+
+loop:
+	VMOVUPS (SI), Y13
+	VMINPS  Y2, Y13, Y2
+	VMAXPS  Y3, Y13, Y3
+	VANDPS  Y0, Y13, Y13
+	VADDPS  Y13, Y1, Y1
+	VMOVUPS 32(SI), Y13
+	VMINPS  Y5, Y13, Y5
+	VMAXPS  Y6, Y13, Y6
+	VANDPS  Y0, Y13, Y13
+	VADDPS  Y13, Y4, Y4
+	VMOVUPS 64(SI), Y13
+	VMINPS  Y8, Y13, Y8
+	VMAXPS  Y9, Y13, Y9
+	VANDPS  Y0, Y13, Y13
+	VADDPS  Y13, Y7, Y7
+	VMOVUPS 96(SI), Y13
+	VMINPS  Y11, Y13, Y11
+	VMAXPS  Y12, Y13, Y12
+	VANDPS  Y0, Y13, Y13
+	VADDPS  Y13, Y10, Y10
+	ADDQ    DI, SI
+	DECQ    BX
+	JNZ     loop
+
+done:
+	VMOVUPS Y1, (AX)
+	VMOVUPS Y2, (CX)
+	VMOVUPS Y3, (DX)
+	VMOVUPS Y4, 32(AX)
+	VMOVUPS Y5, 32(CX)
+	VMOVUPS Y6, 32(DX)
+	VMOVUPS Y7, 64(AX)
+	VMOVUPS Y8, 64(CX)
+	VMOVUPS Y9, 64(DX)
+	VMOVUPS Y10, 96(AX)
+	VMOVUPS Y11, 96(CX)
+	VMOVUPS Y12, 96(DX)
+	VZEROUPPER
+	RET

@@ -41,6 +41,13 @@ func main() {
 			}
 		}
 	}
+	for _, kind := range []string{"F32", "Pair", "Widen", "WidenZero"} {
+		transposer(kind)
+	}
+	interleave()
+	widen()
+	quantize()
+	columns()
 	Generate()
 }
 
