@@ -413,3 +413,18 @@ func Quantize(codes *uint8, deq *float32, err *float32, w *float32, scale *float
 //
 //go:noescape
 func Columns(rows int, x *float32, stride int, abs *float32, least *float32, most *float32)
+
+// PeakFMAAVX2 runs n rounds of 12 independent multiply-adds.
+//
+//go:noescape
+func PeakFMAAVX2(n int)
+
+// PeakFMAAVX512 runs n rounds of 12 independent multiply-adds.
+//
+//go:noescape
+func PeakFMAAVX512(n int)
+
+// PeakDotAVX512 runs n rounds of 12 independent multiply-adds.
+//
+//go:noescape
+func PeakDotAVX512(n int)

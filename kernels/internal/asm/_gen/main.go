@@ -48,6 +48,9 @@ func main() {
 	widen()
 	quantize()
 	columns()
+	peak(avx2, "FMA")
+	peak(avx512, "FMA")
+	peak(avx512, "Dot")
 	Generate()
 }
 
