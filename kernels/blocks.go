@@ -130,7 +130,8 @@ func panelKernels(t *microTable, x *Rows) (f *[maxHeight + 1]microKernel, steps 
 // packBlocks packs every block into 32-wide panels [panel][step][32], per lanes
 // apart. Without a bf16 dot product, bf16 rows are widened with each pair
 // swapped, so that the natural order of the f32 kernel is the contract's 1,0,3,2.
-func packBlocks(p *Pool, t *microTable, lanes []uint32, blocks []Rows, per int) {
+// slices, if not nil, gets the same panels cut for the broadcast side.
+func packBlocks(p *Pool, t *microTable, lanes, slices []uint32, blocks []Rows, per int) {
 	panels := ceilDiv(blocks[0].K, panelWidth)
 	const group = 16
 	groups := ceilDiv(panels, group)
@@ -140,31 +141,60 @@ func packBlocks(p *Pool, t *microTable, lanes []uint32, blocks []Rows, per int) 
 		_, steps := panelKernels(t, x)
 		for jp := g * group; jp < min(panels, g*group+group); jp++ {
 			at := b*per + jp*panelWidth*steps
-			x.packPanel(t, lanes[at:at+panelWidth*steps], jp*panelWidth, false)
+			panel := lanes[at : at+panelWidth*steps]
+			x.packPanel(t, panel, jp*panelWidth)
+			if slices != nil {
+				slicePanel(t, slices[at:at+panelWidth*steps], panel, steps)
+			}
 		}
 	})
 }
 
+// slicePanel cuts a panel [step][32] into the tile heights of the level, slice
+// after slice as [step][height]: as the broadcast side of a product a slice of the
+// panel itself would touch a cache line a step and push the other side out of the cache.
+func slicePanel(t *microTable, dst, panel []uint32, steps int) {
+	r := 0
+	for _, h := range t.slices {
+		out := dst[r*steps : (r+h)*steps]
+		switch h {
+		case 8:
+			for i := range steps {
+				*(*[8]uint32)(out[i*8:]) = *(*[8]uint32)(panel[i*panelWidth+r:])
+			}
+		case 6:
+			for i := range steps {
+				*(*[6]uint32)(out[i*6:]) = *(*[6]uint32)(panel[i*panelWidth+r:])
+			}
+		case 5:
+			for i := range steps {
+				*(*[5]uint32)(out[i*5:]) = *(*[5]uint32)(panel[i*panelWidth+r:])
+			}
+		default:
+			for i := range steps {
+				copy(out[i*h:(i+1)*h], panel[i*panelWidth+r:])
+			}
+		}
+		r += h
+	}
+}
+
 // packPanel packs columns c0..c0+32 of x along its rows: step i, lane j holds
 // x[i][c0+j] (bf16: see packBlocks). Columns past K are zero.
-func (x *Rows) packPanel(t *microTable, dst []uint32, c0 int, negate bool) {
+func (x *Rows) packPanel(t *microTable, dst []uint32, c0 int) {
 	cols := min(panelWidth, x.K-c0)
 	if cols < panelWidth {
 		clear(dst)
 	}
 	switch {
-	case x.BF16 == nil && !negate:
-		out := floats(dst)
-		for r := range x.M {
-			copy(out[r*panelWidth:r*panelWidth+cols], x.F32[r*x.Stride+c0:])
-		}
 	case x.BF16 == nil:
 		out := floats(dst)
 		for r := range x.M {
-			row := x.F32[r*x.Stride+c0:][:cols]
-			for j, v := range row {
-				out[r*panelWidth+j] = -v
+			if cols == panelWidth {
+				*(*[panelWidth]float32)(out[r*panelWidth:]) = *(*[panelWidth]float32)(x.F32[r*x.Stride+c0:])
+				continue
 			}
+			copy(out[r*panelWidth:r*panelWidth+cols], x.F32[r*x.Stride+c0:])
 		}
 	case t.nativeBF16():
 		for r := 0; r < x.M; r += 2 {

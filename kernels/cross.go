@@ -82,11 +82,12 @@ func (c *Cross) addBlock(p *Pool, t *microTable, a, b Rows, sum []float64) {
 	}
 	pa, pb := ceilDiv(c.na, panelWidth), ceilDiv(c.nb, panelWidth)
 	f, steps := panelKernels(t, &a)
-	buf := borrowLanes((pa + pb) * panelWidth * steps)
+	na, nb := pa*panelWidth*steps, pb*panelWidth*steps
+	buf := borrowLanes(2*na + nb)
 	defer buf.giveBack()
-	la, lb := buf.lanes[:pa*panelWidth*steps], buf.lanes[pa*panelWidth*steps:]
-	packBlocks(p, t, la, []Rows{a}, len(la))
-	packBlocks(p, t, lb, []Rows{b}, len(lb))
+	la, sa, lb := buf.lanes[:na], buf.lanes[na:2*na], buf.lanes[2*na:]
+	packBlocks(p, t, la, sa, []Rows{a}, na)
+	packBlocks(p, t, lb, nil, []Rows{b}, nb)
 	rb, cb := tileSteps(pa*pb, p.Threads())
 	ni, nj := ceilDiv(pa, rb), ceilDiv(pb, cb)
 	p.Do(ni*nj, func(_, task int) {
@@ -94,7 +95,7 @@ func (c *Cross) addBlock(p *Pool, t *microTable, a, b Rows, sum []float64) {
 		for jp := j0; jp < min(pb, j0+cb); jp++ {
 			bp := lanePtr(lb, jp*panelWidth*steps)
 			for ip := i0; ip < min(pa, i0+rb); ip++ {
-				panelProduct(t, f, steps, la[ip*panelWidth*steps:], bp, &sum[(jp*pa+ip)*panelWidth*panelWidth], panelWidth)
+				panelProduct(t, f, steps, sa[ip*panelWidth*steps:], bp, &sum[(jp*pa+ip)*panelWidth*panelWidth], panelWidth)
 			}
 		}
 	})

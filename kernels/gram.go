@@ -22,8 +22,8 @@ type Gram struct {
 	blocks blockStore
 }
 
-// statisticPackBytes bounds the packed copy of rows that one Add holds, beside
-// one block of 256 rows.
+// statisticPackBytes bounds the packed copies of rows that one Add holds, beside
+// those of one block of 256 rows (2 KiB a column).
 const statisticPackBytes = 32 << 20
 
 // gramOffset is the first element of panel j.
@@ -86,24 +86,26 @@ func (g *Gram) Add(p *Pool, x Rows) {
 func (g *Gram) addBlocks(p *Pool, t *microTable, blocks []Rows) {
 	panels := ceilDiv(g.n, panelWidth)
 	per := panels * panelWidth * kBlock
-	most := max(1, min(8, statisticPackBytes/4/per))
-	buf := borrowLanes(min(most, len(blocks)) * per)
+	most := max(1, min(8, statisticPackBytes/8/per))
+	buf := borrowLanes(2 * min(most, len(blocks)) * per)
 	defer buf.giveBack()
+	half := len(buf.lanes) / 2
+	panelLanes, sliceLanes := buf.lanes[:half], buf.lanes[half:]
 	for len(blocks) > 0 {
 		now := blocks[:min(most, len(blocks))]
 		blocks = blocks[len(now):]
-		packBlocks(p, t, buf.lanes, now, per)
+		packBlocks(p, t, panelLanes, sliceLanes, now, per)
 		tiles := triangleTiles(panels, p.Threads())
 		p.Do(len(tiles), func(_, i int) {
 			tl := tiles[i]
 			for b := range now {
 				f, steps := panelKernels(t, &now[b])
-				lanes := buf.lanes[b*per:]
+				lanes, slices := panelLanes[b*per:], sliceLanes[b*per:]
 				for jp := tl.j0; jp < tl.j1; jp++ {
 					bp := lanePtr(lanes, jp*panelWidth*steps)
 					for ip := tl.i0; ip < min(tl.i1, jp+1); ip++ {
 						c := g.sum[gramOffset(jp)+ip*panelWidth*panelWidth:]
-						panelProduct(t, f, steps, lanes[ip*panelWidth*steps:], bp, &c[0], panelWidth)
+						panelProduct(t, f, steps, slices[ip*panelWidth*steps:], bp, &c[0], panelWidth)
 					}
 				}
 			}
@@ -127,11 +129,13 @@ func (g *Gram) PartialParallel(p *Pool, dst []float32) {
 	t := micro()
 	panels := ceilDiv(n, panelWidth)
 	open := g.blocks.open()
-	var buf *laneBuffer
+	var panelLanes, sliceLanes []uint32
 	if open.M > 0 {
-		buf = borrowLanes(panels * panelWidth * kBlock)
+		per := panels * panelWidth * kBlock
+		buf := borrowLanes(2 * per)
 		defer buf.giveBack()
-		packBlocks(p, t, buf.lanes, []Rows{open}, len(buf.lanes))
+		panelLanes, sliceLanes = buf.lanes[:per], buf.lanes[per:2*per]
+		packBlocks(p, t, panelLanes, sliceLanes, []Rows{open}, per)
 	}
 	p.Do(panels, func(_, ip int) {
 		tile := make([]float64, panelWidth*panelWidth)
@@ -144,7 +148,7 @@ func (g *Gram) PartialParallel(p *Pool, dst []float32) {
 			copy(tile, g.sum[at:at+len(tile)])
 			if open.M > 0 {
 				f, steps := panelKernels(t, &open)
-				panelProduct(t, f, steps, buf.lanes[ip*panelWidth*steps:], lanePtr(buf.lanes, jp*panelWidth*steps), &tile[0], panelWidth)
+				panelProduct(t, f, steps, sliceLanes[ip*panelWidth*steps:], lanePtr(panelLanes, jp*panelWidth*steps), &tile[0], panelWidth)
 			}
 			j0, j1 := jp*panelWidth, min(n, (jp+1)*panelWidth)
 			for i := i0; i < i1; i++ {
@@ -194,12 +198,12 @@ func tileSteps(products, threads int) (rows, cols int) {
 	return rows, cols
 }
 
-// panelProduct joins AᵀB of two packed 32-wide panels into a float64 tile.
+// panelProduct joins AᵀB of a sliced panel and a panel into a float64 tile.
 func panelProduct(t *microTable, f *[maxHeight + 1]microKernel, steps int, a []uint32, b *float32, c *float64, ldc int) {
 	pf := lanePtr(a, 0)
 	r := 0
 	for _, h := range t.slices {
-		f[h](steps, lanePtr(a, r), panelWidth, b, (*float32)(unsafe.Pointer(unsafe.Add(unsafe.Pointer(c), 8*r*ldc))), ldc, modeAdd64, pf)
+		f[h](steps, lanePtr(a, r*steps), h, b, (*float32)(unsafe.Pointer(unsafe.Add(unsafe.Pointer(c), 8*r*ldc))), ldc, modeAdd64, pf)
 		r += h
 	}
 }

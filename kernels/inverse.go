@@ -32,12 +32,16 @@ func InverseFactor(p *Pool, u, h []float32, n int) *Pivot {
 		kernel: func(h, k int, a *float32, lda int, b, c *float32, ldc, mode int) {
 			t.f32[h](k, a, lda, b, c, ldc, mode, a)
 		},
-		packRows: func(dst []float32, src []float32, stride, rows, k int) {
+		packRows: func(dst []float32, ld int, src []float32, stride, rows, k int) {
 			x := Rows{M: rows, K: k, Stride: stride, F32: src}
-			packTranspose(t, laneF32, lanesOf(dst), panelWidth, &x, 0, rows, 0, k)
+			packTranspose(t, laneF32, lanesOf(dst), ld, &x, 0, rows, 0, k)
 		},
 		most: math.MaxFloat32,
 	}
+	size := f.workSize(n)
+	buf := borrowLanes(2 * size)
+	defer buf.giveBack()
+	f.rows, f.cols = floats(buf.lanes[:size]), floats(buf.lanes[size:])
 	return f.run(u, h, n)
 }
 
@@ -50,15 +54,18 @@ func InverseFactor64(p *Pool, u, h []float64, n int) *Pivot {
 		kernel: func(h, k int, a *float64, lda int, b, c *float64, ldc, mode int) {
 			t.f64[h](k, a, lda, b, c, ldc, mode)
 		},
-		packRows: func(dst []float64, src []float64, stride, rows, k int) {
+		packRows: func(dst []float64, ld int, src []float64, stride, rows, k int) {
 			for r := range rows {
 				for i, v := range src[r*stride:][:k] {
-					dst[i*panelWidth64+r] = v
+					dst[i*ld+r] = v
 				}
 			}
 		},
 		most: math.MaxFloat64,
 	}
+	size := f.workSize(n)
+	buf := alignedDoubles(2 * size)
+	f.rows, f.cols = buf[:size], buf[size:]
 	return f.run(u, h, n)
 }
 
@@ -68,15 +75,15 @@ type factorizer[T float32 | float64] struct {
 	width  int   // panel width; sizes of the recursion are multiples of it
 	slices []int // tile heights of one panel
 	kernel func(h, k int, a *T, lda int, b, c *T, ldc, mode int)
-	// packRows writes rows (<= width) of k elements as [k][width]; lanes of
-	// missing rows are not written.
-	packRows func(dst, src []T, stride, rows, k int)
+	// packRows writes rows (<= ld) of k elements as [k][ld]; lanes of missing rows
+	// get anything.
+	packRows func(dst []T, ld int, src []T, stride, rows, k int)
 	most     float64
 
 	m     []T // the matrix, lower triangle, row stride n
 	n     int
-	wsA   []T // packed operands
-	wsB   []T
+	rows  []T // packed left operand: [panel][slice][k][height]
+	cols  []T // packed right operand: [panel][k][width]
 	pivot *Pivot
 }
 
@@ -129,63 +136,77 @@ func (f *factorizer[T]) factor(o, n int) {
 	if f.pivot != nil {
 		return
 	}
-	p1, p2 := n1/w, ceilDiv(n2, w)
-	f.wsA = grow(f.wsA, p2*w*max(n1, p2*w))
-	f.wsB = grow(f.wsB, max(p1, p2)*w*n1)
+	whole := func(_, _ int) (int, int) { return 0, n1 }
 	// L21 = A21·inv(L11)ᵀ; inv(L11) is lower, so output panel j needs k < 32(j+1).
-	f.packRowPanels(f.wsA, o+n1, o, n2, n1, false)
-	f.packRowPanels(f.wsB, o, o, n1, n1, true)
+	f.packRowSlices(o+n1, o, n2, n1, false)
+	f.packRowPanels(o, o, n1, n1, true)
 	f.product(o+n1, o, n2, n1, n1, modeStore, func(_, jp int) (int, int) { return 0, (jp + 1) * w }, false)
-	// A22 -= L21·L21ᵀ, lower tiles; one packed copy is both operands.
-	f.packRowPanels(f.wsA, o+n1, o, n2, n1, false)
-	f.productOf(f.wsA, f.wsA, o+n1, o+n1, n2, n2, n1, modeSub, func(_, _ int) (int, int) { return 0, n1 }, true)
+	// A22 -= L21·L21ᵀ, lower tiles.
+	f.packRowSlices(o+n1, o, n2, n1, false)
+	f.packRowPanels(o+n1, o, n2, n1, false)
+	f.product(o+n1, o+n1, n2, n2, n1, modeSub, whole, true)
 	// T = L21·inv(L11) in place of L21; column panel j needs k >= 32j.
-	f.packColumnPanels(f.wsB, o, o, n1, n1, false, true)
+	f.packColumnPanels(o, o, n1, n1, false, true)
 	f.product(o+n1, o, n2, n1, n1, modeStore, func(_, jp int) (int, int) { return jp * w, n1 }, false)
 	f.factor(o+n1, n2) // A22 becomes inv(L22)
 	if f.pivot != nil {
 		return
 	}
 	// inv21 = inv(L22)·(−T); row panel i needs k < 32(i+1).
-	f.packRowPanels(f.wsA, o+n1, o+n1, n2, n2, true)
-	f.packColumnPanels(f.wsB, o+n1, o, n2, n1, true, false)
+	f.packRowSlices(o+n1, o+n1, n2, n2, true)
+	f.packColumnPanels(o+n1, o, n2, n1, true, false)
 	f.product(o+n1, o, n2, n1, n2, modeStore, func(ip, _ int) (int, int) { return 0, min(n2, (ip+1)*w) }, false)
 }
 
-func grow[T any](s []T, n int) []T {
-	if len(s) >= n {
-		return s
-	}
-	return make([]T, n)
+// workSize is the elements of one packed operand, at the first step of the recursion.
+func (f *factorizer[T]) workSize(n int) int {
+	n1 := ceilDiv(ceilDiv(n, f.width), 2) * f.width
+	return n1 * n1
 }
 
-// packRowPanels packs rows r0.. (m of them), columns c0..c0+k as [panel][k][width].
+// packRowSlices packs rows r0.. (m of them), columns c0..c0+k as the left operand.
 // lower: only the columns up to the end of the panel's diagonal block.
-func (f *factorizer[T]) packRowPanels(dst []T, r0, c0, m, k int, lower bool) {
+func (f *factorizer[T]) packRowSlices(r0, c0, m, k int, lower bool) {
 	w := f.width
 	f.pool.Do(ceilDiv(m, w), func(_, ip int) {
 		rows, kk := min(w, m-ip*w), k
 		if lower {
 			kk = min(k, (ip+1)*w)
 		}
-		panel := dst[ip*w*k : ip*w*k+w*kk]
-		if rows < w {
-			clear(panel)
+		r := 0
+		for _, h := range f.slices {
+			at := (ip*w + r) * k
+			if have := min(h, rows-r); have > 0 {
+				f.packRows(f.rows[at:at+h*kk], h, f.m[(r0+ip*w+r)*f.n+c0:], f.n, have, kk)
+			}
+			r += h
 		}
-		f.packRows(panel, f.m[(r0+ip*w)*f.n+c0:], f.n, rows, kk)
 	})
 }
 
-// packColumnPanels packs columns c0.. (m of them), rows r0..r0+k as [panel][k][width].
+// packRowPanels packs rows as the right operand of a product with their transpose.
+func (f *factorizer[T]) packRowPanels(r0, c0, m, k int, lower bool) {
+	w := f.width
+	f.pool.Do(ceilDiv(m, w), func(_, ip int) {
+		rows, kk := min(w, m-ip*w), k
+		if lower {
+			kk = min(k, (ip+1)*w)
+		}
+		at := ip * w * k
+		f.packRows(f.cols[at:at+w*kk], w, f.m[(r0+ip*w)*f.n+c0:], f.n, rows, kk)
+	})
+}
+
+// packColumnPanels packs columns c0.. (m of them), rows r0..r0+k as the right operand.
 // lower: only the rows from the panel's diagonal block on.
-func (f *factorizer[T]) packColumnPanels(dst []T, r0, c0, k, m int, negate, lower bool) {
+func (f *factorizer[T]) packColumnPanels(r0, c0, k, m int, negate, lower bool) {
 	w := f.width
 	f.pool.Do(ceilDiv(m, w), func(_, jp int) {
 		cols, from := min(w, m-jp*w), 0
 		if lower {
 			from = jp * w
 		}
-		panel := dst[jp*w*k : (jp+1)*w*k]
+		panel := f.cols[jp*w*k : (jp+1)*w*k]
 		for i := from; i < k; i++ {
 			out := panel[i*w : i*w+w]
 			row := f.m[(r0+i)*f.n+c0+jp*w:][:cols]
@@ -201,14 +222,10 @@ func (f *factorizer[T]) packColumnPanels(dst []T, r0, c0, k, m int, negate, lowe
 	})
 }
 
+// product joins the packed operands' product with the m x n matrix at (r0,c0).
+// Panel (ip,jp) uses the k of span(ip,jp), in K blocks of 256 counted from k = 0.
+// lower: only tiles with jp <= ip.
 func (f *factorizer[T]) product(r0, c0, m, n, k, mode int, span func(ip, jp int) (int, int), lower bool) {
-	f.productOf(f.wsA, f.wsB, r0, c0, m, n, k, mode, span, lower)
-}
-
-// productOf joins A·B of packed panels with the m x n matrix at (r0,c0). Panel
-// (ip,jp) uses the k of span(ip,jp), in K blocks of 256 counted from k = 0. lower:
-// only tiles with jp <= ip.
-func (f *factorizer[T]) productOf(a, b []T, r0, c0, m, n, k, mode int, span func(ip, jp int) (int, int), lower bool) {
 	w := f.width
 	pm, pn := ceilDiv(m, w), ceilDiv(n, w)
 	rb, cb := tileSteps(pm*pn, f.pool.Threads())
@@ -238,7 +255,7 @@ func (f *factorizer[T]) productOf(a, b []T, r0, c0, m, n, k, mode int, span func
 					rows, cols := min(w, m-ip*w), min(w, n-jp*w)
 					at := (r0+ip*w)*f.n + c0 + jp*w
 					if rows == w && cols == w {
-						f.tile(a[(ip*k+from)*w:], b[(jp*k+from)*w:], to-from, f.m[at:], f.n, md)
+						f.tile(ip, jp, k, from, to, f.m[at:], f.n, md)
 						continue
 					}
 					if edge == nil {
@@ -247,7 +264,7 @@ func (f *factorizer[T]) productOf(a, b []T, r0, c0, m, n, k, mode int, span func
 					for r := range rows {
 						copy(edge[r*w:], f.m[at+r*f.n:][:cols])
 					}
-					f.tile(a[(ip*k+from)*w:], b[(jp*k+from)*w:], to-from, edge, w, md)
+					f.tile(ip, jp, k, from, to, edge, w, md)
 					for r := range rows {
 						copy(f.m[at+r*f.n:][:cols], edge[r*w:])
 					}
@@ -257,11 +274,12 @@ func (f *factorizer[T]) productOf(a, b []T, r0, c0, m, n, k, mode int, span func
 	})
 }
 
-// tile runs one panel product.
-func (f *factorizer[T]) tile(a, b []T, k int, c []T, ldc, mode int) {
+// tile runs one panel product over k from..to.
+func (f *factorizer[T]) tile(ip, jp, k, from, to int, c []T, ldc, mode int) {
+	b := &f.cols[(jp*k+from)*f.width]
 	r := 0
 	for _, h := range f.slices {
-		f.kernel(h, k, &a[r], f.width, &b[0], &c[r*ldc], ldc, mode)
+		f.kernel(h, to-from, &f.rows[(ip*f.width+r)*k+from*h], h, b, &c[r*ldc], ldc, mode)
 		r += h
 	}
 }

@@ -1,5 +1,7 @@
 package main
 
+import "runtime"
+
 // scalarPeak is plain float32 multiply and add on eight chains, the yardstick
 // where the generic twin runs.
 var scalarPeak = peakLoop{"scalar", 16, func(rounds int) {
@@ -15,8 +17,5 @@ var scalarPeak = peakLoop{"scalar", 16, func(rounds int) {
 		s[6] = s[6]*x + y
 		s[7] = s[7]*x + y
 	}
-	sink = s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7]
+	runtime.KeepAlive(s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7])
 }}
-
-// sink keeps the loop alive.
-var sink float32
