@@ -31,7 +31,7 @@ func (rs *runState) stayFacts() map[string]any {
 // hashInputs gives the digest of every shard and the digest over all of them. It reads all weights once; a cache keyed by
 // size, time and inode spares it the next time.
 func (rs *runState) hashInputs(ctx context.Context, fresh bool) (string, []FileDigest, error) {
-	var total, done int64
+	var total, done, told int64
 	shards := rs.plan.checkpoint.Shards()
 	for _, f := range shards {
 		total += f.Size
@@ -40,7 +40,11 @@ func (rs *runState) hashInputs(ctx context.Context, fresh bool) (string, []FileD
 	for _, f := range shards {
 		base := done
 		sum, err := rs.plan.checkpoint.HashShard(ctx, f, fresh, func(n int64) {
-			rs.observe(Progress{Kind: "hash", Message: "hashing sources", Done: base + n, Total: total, Unit: "bytes"})
+			if base+n == told {
+				return
+			}
+			told = base + n
+			rs.observe(Progress{Kind: "hash", Message: "hashing sources", Done: told, Total: total, Unit: "bytes"})
 		})
 		if err != nil {
 			return "", nil, err

@@ -72,13 +72,14 @@ func (rs *runState) observe(p Progress) {
 		st := rs.store.Stats()
 		p.SafeSeq, p.SafeAt = st.Head.Seq, st.DurableAt
 		p.Memory, p.MemoryLimit, p.DiskFree = currentRSS(), rs.budget.LimitBytes, st.FreeBytes
-		_ = rs.store.PublishStatus(statusOf(p, rs)) // a status that cannot be published stops no run
+		rs.publishStatus(p, "working")
 	}
 	rs.observer.Observe(p)
 }
 
 // Status is what a run tells of itself to other processes, inside the ledger's status.
 type Status struct {
+	State      string   `json:"state"` // working, finished, or why the run stopped
 	PlanDigest string   `json:"plan_digest"`
 	Output     string   `json:"output"`
 	Layer      int      `json:"layer"`
@@ -95,9 +96,10 @@ type Status struct {
 	Stopping   string   `json:"stopping,omitempty"`
 }
 
-func statusOf(p Progress, rs *runState) Status {
-	return Status{PlanDigest: rs.plan.Digest, Output: rs.settings.Output, Layer: p.Layer, Layers: p.Layers, Stage: p.Stage, TokensPerS: p.TokensPerS, Coverage: p.Coverage,
-		WorstError: p.WorstError, Worst: p.WorstModule, Memory: p.Memory, Limit: p.MemoryLimit, ETAS: p.ETA.Seconds(), ETABasis: p.ETABasis, Stopping: rs.stop.why()}
+// publishStatus tells other processes; a status that cannot be published stops no run.
+func (rs *runState) publishStatus(p Progress, state string) {
+	_ = rs.store.PublishStatus(Status{State: state, PlanDigest: rs.plan.Digest, Output: rs.settings.Output, Layer: p.Layer, Layers: p.Layers, Stage: p.Stage, TokensPerS: p.TokensPerS, Coverage: p.Coverage,
+		WorstError: p.WorstError, Worst: p.WorstModule, Memory: p.Memory, Limit: p.MemoryLimit, ETAS: p.ETA.Seconds(), ETABasis: p.ETABasis, Stopping: rs.stop.why()})
 }
 
 func (rs *runState) heartbeat() { rs.observe(rs.progress.snapshot("heartbeat")) }

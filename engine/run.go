@@ -133,7 +133,7 @@ func (s *stopper) check() error {
 }
 
 func stopped(reason string) error {
-	return &Error{Code: "E0701", Exit: ExitStoppedDurably, What: "the run stopped at a durable point", Why: reason, Err: ErrStopped,
+	return &Error{Code: "E0701", Exit: ExitStoppedDurably, What: "the run stopped", Why: reason, Err: ErrStopped,
 		Try: "give the same command again, or `quire resume RUN`: it goes on where it stopped"}
 }
 
@@ -171,6 +171,9 @@ func Run(ctx context.Context, plan *Plan, o RunOptions) (res *Result, err error)
 		if err != nil {
 			reason = err.Error()
 		}
+		last := rs.progress.snapshot("end")
+		last.Memory, last.MemoryLimit = currentRSS(), rs.budget.LimitBytes
+		rs.publishStatus(last, reason)
 		if cerr := rs.ledger.Close(work, reason); cerr != nil && err == nil {
 			err = cerr
 		}

@@ -65,7 +65,11 @@ func describeTrail(o *output, t *audit.Trail) {
 	p("%s, channel %d, group %d (columns %d..%d)", t.Module, t.Channel, t.Group, t.Scale.FirstCol, t.Scale.LastCol)
 	p("  stored    scale %g (float32 %s, %s), zero %d", t.Scale.Value, t.Scale.Bits, t.Scale.DType, t.Scale.Zero)
 	p("  ← range   %s", t.Scale.Formula)
-	p("            weights after the feedback of the columns visited before: %g .. %g", t.Scale.Lo, t.Scale.Hi)
+	when := "at the start of their block of columns, after the feedback of every block before"
+	if t.Record.Method == "rtn" {
+		when = "of the source"
+	}
+	p("            weights %s: %g .. %g", when, t.Scale.Lo, t.Scale.Hi)
 	p("  ← solver  %s, %d bits, group %d, order %s, relative output error %.4g", t.Record.Method, s.Bits, s.GroupSize, s.Order, t.Record.RelError)
 	if d := s.Damping; d != nil {
 		p("            damping %.4g of the mean diagonal %.6g (%s), %d failed tries, %d dead columns", d.Share, d.Mean, d.Precision, len(d.Tries), len(s.Dead))

@@ -59,7 +59,8 @@ func (c *EvalCmd) Run(ctx context.Context, o *output) error {
 		}
 		opts.BOS = id
 	}
-	if !c.JSON {
+	bar := !c.JSON && isTerminal(o.err)
+	if bar {
 		opts.Progress = func(done, total int) { fmt.Fprintf(o.err, "\rlayer %d of %d", done, total) }
 	}
 	pool := kernels.NewPool(c.Threads)
@@ -97,7 +98,9 @@ func (c *EvalCmd) Run(ctx context.Context, o *output) error {
 		writeJSON(o.out, m)
 		return nil
 	}
-	fmt.Fprintln(o.err)
+	if bar {
+		fmt.Fprintln(o.err)
+	}
 	bos := "no BOS token added"
 	if opts.BOS >= 0 {
 		bos = fmt.Sprintf("BOS %d before each", opts.BOS)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"quire/engine"
 	"quire/ledger"
@@ -129,6 +130,9 @@ func execute(ctx context.Context, plan *engine.Plan, ro engine.RunOptions, f *pr
 		fmt.Fprintf(o.out, "  modules   %d quantized (%d by fallback), %d left alone\n", res.Modules.Quantized, res.Modules.Fallback, res.Modules.Copied)
 		fmt.Fprintf(o.out, "  plan      %s\n  sums      %s\n  decisions %s\n", short(res.PlanDigest), short(res.SumsSHA256), short(res.DecisionRoot))
 		fmt.Fprintf(o.out, "  ledger    %s, %d events, root %s\n", res.RunDir, res.Events, short(res.LedgerRoot))
+		if res.CalibPPL > 0 {
+			fmt.Fprintf(o.out, "  quantized perplexity %.4g on the first calibration rows\n", res.CalibPPL)
+		}
 		fmt.Fprintf(o.out, "  took      %.1f s, peak memory %s\n", res.WallS, amountOf(res.PeakRSSBytes, "bytes"))
 		for _, fd := range res.Findings {
 			fmt.Fprintf(o.err, "finding: %s\n", fd)
@@ -206,17 +210,28 @@ func (c *StatusCmd) Run(ctx context.Context, o *output) error {
 			return err
 		}
 	}
-	state := "not running"
-	if st.Live {
+	state := e.State
+	switch {
+	case st.Live:
 		state = fmt.Sprintf("running on %s, pid %d", st.Holder.Host, st.Holder.PID)
+	case state == "" || state == "working":
+		state = "not running, and it did not end by itself; the same command goes on"
 	}
 	fmt.Fprintf(o.out, "%s: %s\n", c.RunDir, state)
 	if e.Layers > 0 {
-		fmt.Fprintf(o.out, "  layer %d of %d, %s; %.0f tok/s; worst error %.4g (%s)\n", e.Layer+1, e.Layers, e.Stage, e.TokensPerS, e.WorstError, e.Worst)
+		at := ""
+		if e.State != "finished" {
+			at = e.Stage + "; "
+		}
+		fmt.Fprintf(o.out, "  layer %d of %d, %s%.0f tok/s; worst error %.4g (%s)\n", e.Layer+1, e.Layers, at, e.TokensPerS, e.WorstError, e.Worst)
 		if e.Coverage.Experts > 0 {
 			fmt.Fprintf(o.out, "  expert rows: least %d, 5th percentile %d, %d without any\n", e.Coverage.Min, e.Coverage.P5, e.Coverage.Zero)
 		}
-		fmt.Fprintf(o.out, "  memory %s of %s; ETA %.0f s (%s)\n", amountOf(e.Memory, "bytes"), amountOf(e.Limit, "bytes"), e.ETAS, e.ETABasis)
+		eta := ""
+		if st.Live && e.ETAS > 0 {
+			eta = fmt.Sprintf("; ETA %s (%s)", (time.Duration(e.ETAS) * time.Second).String(), e.ETABasis)
+		}
+		fmt.Fprintf(o.out, "  memory %s of %s%s\n", amountOf(e.Memory, "bytes"), amountOf(e.Limit, "bytes"), eta)
 	}
 	fmt.Fprintf(o.out, "  %d events, newest durable %s\n", st.Stats.Head.Seq, st.Stats.DurableAt.Format("2006-01-02 15:04:05"))
 	return nil
