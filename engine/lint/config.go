@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -113,6 +114,10 @@ func readConfig(f *checkpointFiles, c *collector) *modelConfig {
 		n, key, err := first[json.Number](text, keys...)
 		if key == "" {
 			return 0
+		}
+		var each []json.Number // Hunyuan: a value a layer
+		if err != nil && json.Unmarshal(text.raw[key], &each) == nil && len(each) > 0 && slices.Equal(each, slices.Repeat(each[:1], len(each))) {
+			n, err = each[0], nil
 		}
 		v, convErr := strconv.Atoi(n.String())
 		if err != nil || convErr != nil || v < 0 || v > 1<<24 {
