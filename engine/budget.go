@@ -5,11 +5,13 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
 	"quire/capture/model"
 	"quire/kernels"
+	"quire/ledger"
 )
 
 // Budget divides a memory limit. Nothing in it changes a byte of the result.
@@ -71,6 +73,7 @@ func (p *Plan) estimate() error {
 	needs.Limit = limit
 	p.Advice.Memory = needs
 	p.Advice.Disk = p.diskOf()
+	p.Advice.Order = p.order()
 	if needs.Bytes > limit {
 		return &Error{Code: "E0201", Exit: ExitMemoryShort, What: fmt.Sprintf("the run needs at least %s of memory, the limit is %s", sizeOf(needs.Bytes), sizeOf(limit)),
 			Where: needs.Floor, Try: fmt.Sprintf("raise --max-memory to %s, or lower --threads or --seq-len", sizeOf(needs.Bytes))}
@@ -80,6 +83,24 @@ func (p *Plan) estimate() error {
 			Try: fmt.Sprintf("raise --max-disk to %s, or use --retain none", sizeOf(p.Advice.Disk.Bytes))}
 	}
 	return nil
+}
+
+// order says how the experts of a layer will be walked.
+func (p *Plan) order() string {
+	most := 0
+	for _, l := range p.model.Layers {
+		if l.Block != nil {
+			most = max(most, l.Block.Experts)
+		}
+	}
+	if most == 0 || !p.calibrated() {
+		return ""
+	}
+	at := fmt.Sprintf("%d of %d experts at once", min(p.budget.ExpertBatch, most), most)
+	if p.budget.Resident {
+		return "expert-outer, " + at + ", all rows of a layer in memory"
+	}
+	return "lane-outer, " + at + ", rows parked on disk between stages"
 }
 
 // budgets lists divisions of the limit from generous to frugal.
@@ -157,26 +178,25 @@ func (p *Plan) memoryOf(b Budget) Estimate {
 			e.add(p.model.SpanBytes(l.Index, held), "one span of %d rows; the others are parked on disk", held)
 		}
 		e.add(p.model.ScratchNeeded(l.Index, longest, b.ScratchBytes), "scratch of one forward call")
-		stat := int64(0)
-		wide, widest := 0, ""
-		for _, s := range l.Sites() {
-			if s.In > wide && p.quantizesAny(s.Linears) {
-				wide, widest = s.In, s.Key()
+		// Statistics and solves of experts, and of every other site, are never in memory together.
+		one := p.statisticOf(l, false)
+		if l.Block != nil {
+			each := p.statisticOf(l, true)
+			par := min(threads, int64(b.ExpertBatch))
+			n := int64(each.columns)
+			var experts Estimate
+			experts.add(int64(b.ExpertBatch)*(p.model.ExpertBytes(l.Index)+each.bytes), "%d experts at once: weights and statistics over %d columns", b.ExpertBatch, each.columns)
+			experts.add(int64(min(held, total))*int64(l.Block.TopK)*(n+int64(l.Block.Inter))*p.model.Compute.ElemBytes()*2, "rows gathered for them")
+			experts.add(par*each.solve, "%d solves side by side", par)
+			if experts.Bytes >= one.bytes+one.solve {
+				e.Parts, e.Bytes = append(e.Parts, experts.Parts...), e.Bytes+experts.Bytes
+				e.Floor += ", " + each.site
+				one.site = ""
 			}
 		}
-		n := int64(wide)
-		stat = kernels.GramBytes(wide) + 8*n*n/2 + 4*n*n // Gram, float64 sum, float32 square
-		solve := 4*n*n*3 + p.largestModule(l.Linears())*(4+4+1+1+4)
-		if l.Block != nil {
-			par := min(threads, int64(b.ExpertBatch))
-			e.add(int64(b.ExpertBatch)*(p.model.ExpertBytes(l.Index)+2*stat/2), "%d experts at once: weights and statistics over %d columns", b.ExpertBatch, wide)
-			e.add(int64(min(held, total))*int64(l.Block.TopK)*(n+int64(l.Block.Inter))*p.model.Compute.ElemBytes()*2, "rows gathered for them")
-			e.add(par*solve, "%d solves side by side", par)
-		} else {
-			e.add(stat+solve, "statistic over %d columns and one solve", wide)
-		}
-		if widest != "" {
-			e.Floor += ", " + widest
+		if one.site != "" {
+			e.add(one.bytes+one.solve, "statistic over %d columns and one solve", one.columns)
+			e.Floor += ", " + one.site
 		}
 		if e.Bytes > worst.Bytes {
 			worst = e
@@ -191,6 +211,32 @@ func (p *Plan) memoryOf(b Budget) Estimate {
 		worst = h
 	}
 	return worst
+}
+
+// statisticNeed is what the widest statistic among sites takes.
+type statisticNeed struct {
+	site    string // "" if there is none
+	columns int
+	bytes   int64 // Gram, float64 sum, float32 square
+	solve   int64 // one solve of its largest module
+}
+
+func (p *Plan) statisticOf(l *model.Layer, experts bool) statisticNeed {
+	var need statisticNeed
+	var largest int64
+	for _, s := range l.Sites() {
+		if s.Expert >= 0 != experts || !p.quantizesAny(s.Linears) {
+			continue
+		}
+		if s.In > need.columns {
+			need.columns, need.site = s.In, s.Key()
+		}
+		largest = max(largest, p.largestModule(s.Linears))
+	}
+	n := int64(need.columns)
+	need.bytes = kernels.GramBytes(need.columns) + 8*n*n/2 + 4*n*n
+	need.solve = 4*n*n*3 + largest*(4+4+1+1+4)
+	return need
 }
 
 func (p *Plan) largestModule(ls []*model.Linear) int64 {
@@ -241,40 +287,126 @@ func (p *Plan) diskOf() Estimate {
 	for _, f := range p.checkpoint.SideFiles() {
 		e.add(f.Size, "side file %s", f.Name)
 	}
-	e.add(groups, "group tables of every decision, kept")
-	e.add(codes, "codes of one layer until they are in the output")
+	store := func(class ledger.Class, bytes int64, kept, format string, args ...any) {
+		p.Advice.Stored = append(p.Advice.Stored, StoredRow{Class: string(class), What: fmt.Sprintf(format, args...), Bytes: bytes, Kept: kept})
+	}
+	store(ledger.ClassPermanent, groups, "for good", "group tables of every decision")
+	store(ledger.ClassCodes, codes, "until they are in the output", "codes of one layer")
 	if p.calibrated() {
 		rows := int64(p.Calibration.Tokens())
-		e.add(3*rows*int64(p.model.Hidden)*p.model.Compute.ElemBytes(), "layer inputs: previous, current and next layer")
-		var stats, routes int64
+		store(ledger.ClassPermanent, 4*rows, "for good", "token ids of %d batches", len(p.Calibration.Batches))
+		store(ledger.ClassLayer, 3*rows*int64(p.model.Hidden)*p.model.Compute.ElemBytes(), p.keptInputs(), "inputs of the previous, the current and the next layer")
+		p.storedStatistics(store)
+		var routes int64
 		for _, l := range p.model.Layers {
-			var s int64
-			for _, site := range l.Sites() {
-				if p.quantizesAny(site.Linears) {
-					t := 4 * int64(triangleLen(site.In))
-					if p.keepPartials(site.In) {
-						t *= int64(1 + p.Settings.Identity.Lanes)
-					}
-					s += t
-				}
-			}
-			stats = max(stats, s)
 			if l.Block != nil {
 				routes += 2 * rows * int64(l.Block.TopK)
 			}
 		}
-		e.add(stats, "statistics of one layer")
-		e.add(routes, "routing, kept")
+		if routes > 0 {
+			store(ledger.ClassPermanent, routes, "for good", "routing: expert ids and weights")
+		}
 		if !p.budget.Resident {
 			var spill int64
 			for _, l := range p.model.Layers {
 				spill = max(spill, p.model.SpanBytes(l.Index, int(rows)))
 			}
-			e.add(spill, "parked spans")
+			e.add(spill, "parked spans, outside the ledger")
 		}
+	}
+	for _, r := range p.Advice.Stored {
+		if r.Bytes > 0 {
+			e.add(r.Bytes, "%s: %s, kept %s", r.Class, r.What, r.Kept)
+		}
+	}
+	if n := int64(len(p.model.Layers)); p.Settings.Retain != "none" && p.calibrated() {
+		e.add((n-1)*p.retainedPerLayer(), "what --retain %s keeps of the other layers", p.Settings.Retain)
 	}
 	e.add(64<<20, "events, indexes, reserve")
 	return e
+}
+
+// StoredRow is one kind of payload of the ledger.
+type StoredRow struct {
+	Class string `json:"class"`
+	What  string `json:"what"`
+	Bytes int64  `json:"bytes"` // at one time; 0 with a reason for what is not stored
+	Kept  string `json:"kept"`
+}
+
+// keptInputs says how long layer inputs stay.
+func (p *Plan) keptInputs() string {
+	switch p.Settings.Retain {
+	case "none", "statistics":
+		return "until the layer after is done"
+	}
+	return "as --retain " + p.Settings.Retain + " says"
+}
+
+// storedStatistics lists hessians and partials of the layer that has most of them, by number of columns.
+func (p *Plan) storedStatistics(store func(class ledger.Class, bytes int64, kept, format string, args ...any)) {
+	kept := "until the layer is done"
+	if r := p.Settings.Retain; r == "statistics" || r == "all" {
+		kept = "for good"
+	}
+	var most map[int]int64 // columns → sites
+	var worst int64
+	for _, l := range p.model.Layers {
+		sites := map[int]int64{}
+		var bytes int64
+		for _, s := range l.Sites() {
+			if p.quantizesAny(s.Linears) {
+				sites[s.In]++
+				bytes += 4 * int64(triangleLen(s.In))
+			}
+		}
+		if bytes > worst {
+			most, worst = sites, bytes
+		}
+	}
+	widths := make([]int, 0, len(most))
+	for n := range most {
+		widths = append(widths, n)
+	}
+	slices.Sort(widths)
+	for _, n := range widths {
+		each := 4 * int64(triangleLen(n))
+		store(ledger.ClassOpen, most[n]*each, kept, "%d statistics of %d columns", most[n], n)
+		lanes := int64(p.Settings.Identity.Lanes)
+		switch why := p.partialsWhy(n); {
+		case p.keepPartials(n):
+			store(ledger.ClassOpen, most[n]*each*lanes, kept+" ("+why+")", "partials of %d columns in %d lanes", n, lanes)
+		default:
+			store(ledger.ClassOpen, 0, "not at all ("+why+")", "partials of %d columns", n)
+		}
+	}
+}
+
+// partialsWhy is the reason of keepPartials.
+func (p *Plan) partialsWhy(n int) string {
+	if p.Settings.StorePartials != "auto" {
+		return "--store-partials " + p.Settings.StorePartials
+	}
+	if p.keepPartials(n) {
+		return "writing them costs little beside the work they save"
+	}
+	return "over 4 MiB each: at most one layer's forward is repeated instead"
+}
+
+// retainedPerLayer is what stays of a finished layer beside what every run keeps.
+func (p *Plan) retainedPerLayer() int64 {
+	var n int64
+	every := int64(1)
+	_, _ = fmt.Sscanf(p.Settings.Retain, "every=%d", &every) // other words leave it at 1
+	for _, r := range p.Advice.Stored {
+		switch {
+		case r.Class == string(ledger.ClassLayer) && p.Settings.Retain != "statistics":
+			n += r.Bytes / 3 / every
+		case r.Class == string(ledger.ClassOpen) && (p.Settings.Retain == "statistics" || p.Settings.Retain == "all"):
+			n += r.Bytes
+		}
+	}
+	return n
 }
 
 // preflight refuses a run whose disk need exceeds what is free.

@@ -32,6 +32,7 @@ func Catalogue() map[string]string {
 		"E0131": "Loaders build some modules as one (q, k, v; gate, up; all routed experts of a layer): a recipe must treat them alike.",
 		"E0132": "The output head is tied to the embedding. Quantizing it needs a tensor of its own: --untie.",
 		"E0133": "ignore and dynamic leave nothing to quantize.",
+		"E0134": "A loader named by --target could not load the result, and --strict-target was given.",
 		"E0140": "The method needs calibration data.",
 		"E0141": "No calibration sample is usable. `quire samples` lists what became of each.",
 		"E0150": "The tokenizer has no beginning-of-sequence token to put before windows.",

@@ -90,6 +90,10 @@ func (c *chooser) module(l *model.Linear) (ModulePlan, error) {
 	if quantize && p.Fate != model.FateQuantize {
 		p.Fate, p.Reason = model.FateQuantize, "asked for by lm_head"
 	}
+	if quantize && c.id.CopyLatent && latent(l.Role) {
+		quantize = false
+		p.Fate, p.Reason = copyFate(l), "sglang, a target, reads latent projections unquantized; a dynamic rule opts in"
+	}
 	for i := range c.rules {
 		r := &c.rules[i]
 		if !r.re.MatchString(l.Module) {
@@ -139,12 +143,11 @@ func (c *chooser) module(l *model.Linear) (ModulePlan, error) {
 
 // optIn says whether a role is copied by default but may be quantized when a rule names it.
 func optIn(r model.Role) bool {
-	switch r {
-	case model.RoleKVB, model.RoleKVA, model.RoleQA, model.RoleQB, model.RoleHead:
-		return true
-	}
-	return false
+	return r == model.RoleKVB || r == model.RoleHead || latent(r)
 }
+
+// latent says whether a role is one of the projections around the compressed keys and queries of latent attention.
+func latent(r model.Role) bool { return r == model.RoleQA || r == model.RoleQB || r == model.RoleKVA }
 
 // copyFate is the fate of a linear that is left alone.
 func copyFate(l *model.Linear) model.Fate {
@@ -174,8 +177,7 @@ func (c *chooser) checkSets(modules []ModulePlan) error {
 	sum := &format.Summary{}
 	for _, m := range modules {
 		if m.Scheme != nil {
-			sum.Modules = append(sum.Modules, format.Written{Name: m.Module, Scheme: format.Scheme{Bits: m.Scheme.Bits, GroupSize: m.Scheme.GroupSize, Sym: m.Scheme.Sym},
-				GIdx: m.Scheme.DescAct && !c.id.StaticGroups})
+			sum.Modules = append(sum.Modules, m.written(c.id.StaticGroups))
 		} else {
 			sum.Left = append(sum.Left, m.Module)
 		}

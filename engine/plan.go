@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"sort"
 	"strings"
 
 	"quire/capture/model"
 	"quire/capture/text"
 	"quire/engine/format"
+	"quire/engine/lint"
 	"quire/kernels"
 	"quire/ledger"
 )
@@ -50,16 +50,20 @@ const solverVersion = "quire-solver-1"
 
 // Advice is the part of a plan that changes no byte.
 type Advice struct {
-	Modules   []ModulePlan `json:"modules"`
-	Tensors   []TensorPlan `json:"tensors"`
-	Shards    []ShardPlan  `json:"shards"`
-	Findings  []Finding    `json:"findings"`
-	Memory    Estimate     `json:"memory"`
-	Disk      Estimate     `json:"disk"`
-	Counts    Modules      `json:"counts"`
-	TP        []TPRow      `json:"tensor_parallel"`
-	Warnings  []string     `json:"warnings,omitempty"`
-	BatchRows int64        `json:"calibration_rows"`
+	Modules   []ModulePlan       `json:"modules"`
+	Tensors   []TensorPlan       `json:"tensors"`
+	Shards    []ShardPlan        `json:"shards"`
+	Findings  []Finding          `json:"findings"`
+	Memory    Estimate           `json:"memory"`
+	Disk      Estimate           `json:"disk"`
+	Counts    Modules            `json:"counts"`
+	TP        []lint.TPRow       `json:"tensor_parallel"`
+	Warnings  []string           `json:"warnings,omitempty"`
+	Stored    []StoredRow        `json:"stored"`
+	Coverage  []CoverageForecast `json:"coverage,omitempty"`
+	Work      Operations         `json:"work"`
+	Order     string             `json:"loop_order"`
+	BatchRows int64              `json:"calibration_rows"`
 }
 
 // BuildPlan resolves a recipe against the headers of its model. Nothing is written and no weight is read; calibration
@@ -109,7 +113,9 @@ func planFor(ctx context.Context, r *Recipe, ck Checkpoint) (*Plan, error) {
 		return nil, err
 	}
 	p.Advice.Shards = planShards(outs, s.Identity.MaxShardSize)
-	p.judgeTargets()
+	if err := p.judgeTargets(outs); err != nil {
+		return nil, err
+	}
 	id := &p.Identity
 	id.Settings, id.Contract, id.Solver, id.Family = s.Identity, kernels.ContractID, solverVersion, m.Family
 	id.Headers, id.Config = ck.HeadersDigest(), digest(ck.ConfigJSON())
@@ -120,6 +126,9 @@ func planFor(ctx context.Context, r *Recipe, ck Checkpoint) (*Plan, error) {
 		id.Calibration, id.Batches = p.Calibration.Digest, len(p.Calibration.Batches)
 	}
 	if p.Digest, err = digestJSON(id); err != nil {
+		return nil, err
+	}
+	if err := p.forecast(); err != nil {
 		return nil, err
 	}
 	return p, p.estimate()
@@ -330,62 +339,4 @@ func dtypeBytes(dt string) int64 {
 		return 2
 	}
 	return 1
-}
-
-// TPRow says into how many equal parts a width may be split for tensor parallelism.
-type TPRow struct {
-	What  string `json:"what"`
-	Width int    `json:"width"`
-	Sizes []int  `json:"sizes"` // usable degrees of 1, 2, 4, 8, 16
-}
-
-// judgeTargets lists which degrees of tensor parallelism each width allows, and what the targets cannot load.
-func (p *Plan) judgeTargets() {
-	widths := map[string]map[int]int{} // role → width → group
-	for i := range p.Advice.Modules {
-		m := &p.Advice.Modules[i]
-		if m.Scheme == nil {
-			continue
-		}
-		w, what := 0, ""
-		switch m.Role {
-		case model.RoleDown:
-			w, what = m.In, "dense or shared down"
-			if m.Expert >= 0 {
-				what = "expert down"
-			}
-		case model.RoleO:
-			w, what = m.In, "attention output"
-		default:
-			continue
-		}
-		if widths[what] == nil {
-			widths[what] = map[int]int{}
-		}
-		widths[what][w] = m.Scheme.GroupSize
-	}
-	names := make([]string, 0, len(widths))
-	for n := range widths {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	for _, n := range names {
-		for w, g := range widths[n] {
-			row := TPRow{What: n, Width: w}
-			for _, tp := range []int{1, 2, 4, 8, 16} {
-				if w%tp == 0 && (g <= 0 && tp == 1 || g > 0 && (w/tp)%g == 0) {
-					row.Sizes = append(row.Sizes, tp)
-				}
-			}
-			p.Advice.TP = append(p.Advice.TP, row)
-			if len(row.Sizes) == 0 {
-				p.Advice.Findings = append(p.Advice.Findings, Finding{Code: "E_GROUP_TP", Where: n,
-					Text: fmt.Sprintf("width %d is no multiple of group %d: loaders refuse it", w, g)})
-			}
-		}
-	}
-	sort.Slice(p.Advice.TP, func(i, j int) bool {
-		a, b := p.Advice.TP[i], p.Advice.TP[j]
-		return a.What < b.What || a.What == b.What && a.Width < b.Width
-	})
 }

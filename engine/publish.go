@@ -191,28 +191,7 @@ func (rs *runState) written(decisions []ledger.Event) *format.Summary {
 		_, gidx := e.Payload("gidx")
 		sum.Modules = append(sum.Modules, format.Written{Name: rec.Module, Scheme: format.Scheme{Bits: rec.Scheme.Bits, GroupSize: rec.Scheme.GroupSize, Sym: rec.Scheme.Sym}, GIdx: gidx})
 	}
-	left := map[string]bool{}
-	for _, cl := range rs.model.Claims() {
-		if len(cl.Tensor.Shape) < 2 {
-			continue
-		}
-		names := []string{strings.TrimSuffix(cl.Tensor.Name, ".weight")}
-		if len(cl.Linears) > 0 {
-			names = names[:0]
-			for _, l := range cl.Linears {
-				names = append(names, l.Module)
-			}
-		}
-		for _, n := range names {
-			if !quantized[n] {
-				left[n] = true
-			}
-		}
-	}
-	for n := range left {
-		sum.Left = append(sum.Left, n)
-	}
-	sort.Strings(sum.Left)
+	sum.Left = rs.plan.left(quantized)
 	return sum
 }
 

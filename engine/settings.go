@@ -51,6 +51,7 @@ type Identity struct {
 	PropagateError bool     `json:"propagate_error"`
 	LMHead         bool     `json:"lm_head"`
 	Untie          bool     `json:"untie,omitempty"`
+	CopyLatent     bool     `json:"copy_latent"` // q_a, q_b and kv_a stay as they are unless a rule names them: a target reads them its own way
 	Ignore         []string `json:"ignore,omitempty"`
 	Dynamic        Rules    `json:"dynamic,omitempty"`
 	Samples        int      `json:"samples"`
@@ -253,6 +254,7 @@ func (r *Recipe) Resolve(modelDType string) (*Settings, error) {
 		if _, err := oneOf("target", t, "vllm", "sglang", "transformers"); err != nil {
 			return nil, err
 		}
+		id.CopyLatent = id.CopyLatent || t == "sglang"
 	}
 	s.StrictTarget, s.Precheck = deref(r.StrictTarget, false), deref(r.Precheck, true)
 	s.Retain = deref(r.Retain, "none")

@@ -43,14 +43,34 @@ func printPlan(ctx context.Context, r *engine.Recipe, asJSON bool, file string, 
 	if err := savePlan(p, file); err != nil {
 		return err
 	}
+	t, err := p.EstimateTime(ctx)
+	if err != nil {
+		return err
+	}
 	if asJSON {
 		writeHello(o.out)
 		writeJSON(o.out, map[string]any{"type": "result", "plan_digest": p.Digest, "identity": p.Identity, "counts": p.Advice.Counts, "memory_bytes": p.Advice.Memory.Bytes,
-			"memory": p.Advice.Memory, "disk_bytes": p.Advice.Disk.Bytes, "disk": p.Advice.Disk, "shards": len(p.Advice.Shards), "tensor_parallel": p.Advice.TP, "findings": p.Advice.Findings, "warnings": p.Advice.Warnings})
+			"memory": p.Advice.Memory, "disk_bytes": p.Advice.Disk.Bytes, "disk": p.Advice.Disk, "shards": len(p.Advice.Shards), "tensor_parallel": p.Advice.TP, "stored": p.Advice.Stored, "coverage": p.Advice.Coverage, "loop_order": p.Advice.Order, "work": p.Advice.Work, "time": t,
+			"findings": p.Advice.Findings, "warnings": p.Advice.Warnings})
 		return nil
 	}
 	describePlan(o.out, p)
+	fmt.Fprintf(o.out, "  time      about %s\n            %s\n", roughly(t.Seconds), t.Basis)
+	if p.Calibration != nil {
+		fmt.Fprintf(o.out, "            forward %s, statistics %s, solving %s, hashing the sources %s; reading and writing come on top\n", roughly(t.Forward), roughly(t.Statistics), roughly(t.Solving), roughly(t.Hashing))
+	}
 	return nil
+}
+
+// roughly spells seconds with the precision of an estimate.
+func roughly(seconds float64) string {
+	switch {
+	case seconds >= 7200:
+		return fmt.Sprintf("%.1f h", seconds/3600)
+	case seconds >= 120:
+		return fmt.Sprintf("%.0f min", seconds/60)
+	}
+	return fmt.Sprintf("%.2g s", seconds)
 }
 
 func savePlan(p *engine.Plan, file string) error {
@@ -77,11 +97,23 @@ func describePlan(w io.Writer, p *engine.Plan) {
 		fmt.Fprintf(w, "  calibration %d batches, %d tokens, %d rows; of %d samples %d used, %d clipped, %d merged, %d dropped\n",
 			c.Counts.Batches, c.Counts.Tokens, c.Counts.Rows, c.Counts.Samples, c.Counts.Used, c.Counts.Clipped, c.Counts.Merged, c.Counts.Dropped)
 	}
+	for _, c := range p.Advice.Coverage {
+		fmt.Fprintf(w, "  coverage  %d layers of %d experts, %d a row: %.0f rows each if routing is even; the few-row policy acts below %d rows (%.2g of that)\n",
+			c.Layers, c.Experts, c.TopK, c.Even, c.MinRows, c.Share)
+	}
+	if p.Advice.Order != "" {
+		fmt.Fprintf(w, "  order     %s\n", p.Advice.Order)
+	}
 	fmt.Fprintf(w, "  output    %d shards\n", len(p.Advice.Shards))
 	printEstimate(w, "memory", p.Advice.Memory)
 	printEstimate(w, "disk", p.Advice.Disk)
+	for _, r := range p.Advice.Stored {
+		if r.Bytes == 0 {
+			fmt.Fprintf(w, "            not stored %s: %s, %s\n", r.Class, r.What, r.Kept)
+		}
+	}
 	for _, row := range p.Advice.TP {
-		fmt.Fprintf(w, "  tensor parallel, %s %d: %v\n", row.What, row.Width, row.Sizes)
+		fmt.Fprintf(w, "  tensor parallel, %s of %d inputs, groups of %d: %v\n", row.Width, row.Size, row.Group, row.OK)
 	}
 	for _, f := range p.Advice.Findings {
 		fmt.Fprintf(w, "  finding   %s\n", f)

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -90,7 +88,7 @@ type modelConfig struct {
 // readConfig parses config.json and its quantization block.
 func readConfig(f *checkpointFiles, c *collector) *modelConfig {
 	m := &modelConfig{}
-	raw, err := os.ReadFile(filepath.Join(f.dir, "config.json"))
+	raw, err := f.read("config.json")
 	if err != nil {
 		c.add("E_CONFIG", "config.json", "it cannot be read")
 		return m
@@ -169,7 +167,7 @@ func checkCopy(f *checkpointFiles, q object, c *collector) {
 		if !f.has(name) {
 			continue
 		}
-		raw, err := os.ReadFile(filepath.Join(f.dir, name))
+		raw, err := f.read(name)
 		if err != nil {
 			continue
 		}

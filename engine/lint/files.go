@@ -16,7 +16,7 @@ import (
 
 // checkpointFiles is what lies in the directory.
 type checkpointFiles struct {
-	dir     string
+	read    func(name string) ([]byte, error)
 	names   []string // of all files
 	shards  []*shard
 	tensors map[string]*tensor
@@ -39,7 +39,7 @@ var shardName = regexp.MustCompile(`-(\d{5})-of-(\d{5})\.safetensors$`)
 // openFiles opens every shard and holds them against the index. Files that no model loader reads (logits of fixtures,
 // adapters) are left out when an index or model.safetensors says what belongs to the model.
 func openFiles(dir string, c *collector) *checkpointFiles {
-	f := &checkpointFiles{dir: dir, tensors: map[string]*tensor{}}
+	f := &checkpointFiles{tensors: map[string]*tensor{}, read: func(name string) ([]byte, error) { return os.ReadFile(filepath.Join(dir, name)) }}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		c.add("E_DIR", dir, "%v", err)
@@ -145,7 +145,7 @@ func (f *checkpointFiles) readIndex(c *collector) map[string]string {
 	if !f.has(indexName) {
 		return nil
 	}
-	raw, err := os.ReadFile(filepath.Join(f.dir, indexName))
+	raw, err := f.read(indexName)
 	if err != nil {
 		c.add("E_INDEX", indexName, "%v", err)
 		return nil
@@ -194,7 +194,7 @@ func (f *checkpointFiles) checkIndex(index map[string]string, files int, c *coll
 	if len(f.shards) < files {
 		return // a shard is damaged; its size is unknown
 	}
-	raw, err := os.ReadFile(filepath.Join(f.dir, indexName))
+	raw, err := f.read(indexName)
 	if err != nil {
 		return
 	}

@@ -29,14 +29,9 @@ func (e *optionError) ErrorCode() string { return "E1550" }
 func (e *optionError) ExitCode() int     { return 64 }
 func (e *optionError) Remedy() string    { return e.try }
 
-// Run checks the checkpoint in dir. The error is about options or a context that ended; what is wrong with the
-// checkpoint, down to a directory that is not there, is in the report.
-func Run(ctx context.Context, dir string, o Options) (*Report, error) {
-	profiles := o.Profiles
-	if len(profiles) == 0 {
-		profiles = Profiles()
-	}
-	for _, p := range profiles {
+// profiles gives the loaders to check, after a look at the options.
+func (o *Options) profiles() ([]string, error) {
+	for _, p := range o.Profiles {
 		if !slices.Contains(Profiles(), p) {
 			return nil, &optionError{fmt.Sprintf("unknown loader profile %q", p), "use " + strings.Join(Profiles(), ", ")}
 		}
@@ -46,9 +41,25 @@ func Run(ctx context.Context, dir string, o Options) (*Report, error) {
 			return nil, &optionError{fmt.Sprintf("tensor-parallel size %d", t), "use a size of 1 or more"}
 		}
 	}
-	limit := o.Limit
-	if limit == 0 {
-		limit = 20
+	if len(o.Profiles) == 0 {
+		return Profiles(), nil
+	}
+	return o.Profiles, nil
+}
+
+func (o *Options) limit() int {
+	if o.Limit == 0 {
+		return 20
+	}
+	return o.Limit
+}
+
+// Run checks the checkpoint in dir. The error is about options or a context that ended; what is wrong with the
+// checkpoint, down to a directory that is not there, is in the report.
+func Run(ctx context.Context, dir string, o Options) (*Report, error) {
+	profiles, err := o.profiles()
+	if err != nil {
+		return nil, err
 	}
 	c := &collector{}
 	r := &Report{Dir: dir, Profiles: profiles}
@@ -62,10 +73,7 @@ func Run(ctx context.Context, dir string, o Options) (*Report, error) {
 			m.checkContents(ctx)
 		}
 		m.checkSiblings()
-		m.checkLoaders(profiles)
-		m.checkProfiles(profiles)
-		r.TP = m.tpRows()
-		m.checkTP(r.TP, profiles, o.TP)
+		m.checkHeaders(profiles, o, r)
 		if o.Against != "" && !o.Headers {
 			r.Against = m.compareWith(ctx, o.Against, o.MaxError)
 		}
@@ -74,7 +82,7 @@ func Run(ctx context.Context, dir string, o Options) (*Report, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	r.Findings, r.More = c.finish(limit)
+	r.Findings, r.More = c.finish(o.limit())
 	return r, nil
 }
 

@@ -11,7 +11,8 @@ type tensor struct {
 	Shape  []int
 	shard  *shard
 	stored checkpoint.Tensor
-	size   int64 // bytes
+	size   int64  // bytes
+	data   []byte // of a planned tensor
 }
 
 // shard is one open file. Shards are opened one by one: checkpoint.Open refuses a checkpoint whose parts do not agree,
@@ -42,8 +43,11 @@ func (t *tensor) elementBytes() int64 { return int64(t.stored.DType.Bits() / 8) 
 // readAt reads bytes from byte off of the tensor's data.
 func (t *tensor) readAt(dst []byte, off int64) error { return t.shard.file.ReadAt(t.stored, dst, off) }
 
-// read gives the whole data of a tensor.
+// read gives the whole data of a tensor; of a planned one, what is known.
 func (t *tensor) read() ([]byte, error) {
+	if t.shard == nil {
+		return t.data, nil
+	}
 	data := make([]byte, t.size)
 	return data, t.readAt(data, 0)
 }
