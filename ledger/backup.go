@@ -32,7 +32,7 @@ func (l *Ledger) Backup(ctx context.Context, to string, o BackupOptions) error {
 	err := copyTo(filepath.Join(to, databaseName), func(f *os.File) error {
 		return guarded(databaseName, func() error {
 			return l.db.View(func(tx *bolt.Tx) error {
-				_, err := tx.WriteTo(f)
+				_, err := tx.WriteTo(whileWanted{ctx, f})
 				return err
 			})
 		})
@@ -50,13 +50,13 @@ func (l *Ledger) Backup(ctx context.Context, to string, o BackupOptions) error {
 			db := g.db
 			if db == nil { // no writer: copy the file while none can start
 				defer g.mu.Unlock()
-				return copyFile(g.path, path, rec)
+				return copyFile(ctx, g.path, path, rec)
 			}
 			g.mu.Unlock()
 			err := copyTo(path, func(f *os.File) error {
 				return guarded(rec.file(), func() error {
 					return db.View(func(tx *bolt.Tx) error {
-						_, err := tx.WriteTo(f)
+						_, err := tx.WriteTo(whileWanted{ctx, f})
 						return err
 					})
 				})
@@ -73,12 +73,25 @@ func (r *Reader) Backup(ctx context.Context, to string, o BackupOptions) error {
 	if err := prepareTarget(to); err != nil {
 		return err
 	}
-	if err := copyFile(filepath.Join(r.dir, databaseName), filepath.Join(to, databaseName), segmentRecord{}); err != nil {
+	if err := copyFile(ctx, filepath.Join(r.dir, databaseName), filepath.Join(to, databaseName), segmentRecord{}); err != nil {
 		return err
 	}
 	return finishBackup(ctx, r.dir, to, o, func(rec segmentRecord, path string) error {
-		return copyFile(filepath.Join(r.dir, filepath.FromSlash(rec.file())), path, rec)
+		return copyFile(ctx, filepath.Join(r.dir, filepath.FromSlash(rec.file())), path, rec)
 	})
+}
+
+// whileWanted ends a copy when ctx does: closing a ledger must not wait for a backup of gigabytes.
+type whileWanted struct {
+	ctx context.Context
+	w   io.Writer
+}
+
+func (w whileWanted) Write(b []byte) (int, error) {
+	if w.ctx.Err() != nil {
+		return 0, context.Cause(w.ctx)
+	}
+	return w.w.Write(b)
 }
 
 func prepareTarget(to string) error {
@@ -100,7 +113,7 @@ func copyTo(path string, fill func(*os.File) error) error {
 	return errors.Join(err, f.Close())
 }
 
-func copyFile(from, to string, rec segmentRecord) error {
+func copyFile(ctx context.Context, from, to string, rec segmentRecord) error {
 	src, err := os.Open(from)
 	if os.IsNotExist(err) && rec.ID != 0 {
 		return &DamageError{File: rec.file(), Chunk: -1, What: "the segment file is missing"}
@@ -122,7 +135,7 @@ func copyFile(from, to string, rec segmentRecord) error {
 		return &DamageError{File: name, Chunk: -1, What: "file header", Inner: err}
 	}
 	return copyTo(to, func(f *os.File) error {
-		_, err := io.CopyN(f, src, b.Used())
+		_, err := io.CopyN(whileWanted{ctx, f}, src, b.Used())
 		return err
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // Client asks the process that writes a ledger.
@@ -19,7 +20,12 @@ type Client struct {
 	conn net.Conn
 	in   *bufio.Reader
 	stop func() bool
+
+	patience time.Duration // longest silence of the writer
 }
+
+// A writer that is alive says something every keepAlive, whatever it is asked.
+const patience = 6 * keepAlive
 
 // Dial reaches the writer of the ledger in dir. The connection ends with ctx.
 func Dial(ctx context.Context, dir string) (*Client, error) {
@@ -33,7 +39,7 @@ func Dial(ctx context.Context, dir string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ledger: no live writer answers in %s: %w", dir, err)
 	}
-	return &Client{dir: dir, conn: conn, in: bufio.NewReaderSize(conn, 64<<10), stop: context.AfterFunc(ctx, func() { conn.Close() })}, nil
+	return &Client{dir: dir, conn: conn, in: bufio.NewReaderSize(conn, 64<<10), stop: context.AfterFunc(ctx, func() { conn.Close() }), patience: patience}, nil
 }
 
 // Close ends the connection.
@@ -57,12 +63,17 @@ func (e *remoteError) Is(t error) bool {
 
 // do sends a request and calls f for each line of the answer; io.EOF from f ends it early and the connection with it.
 func (c *Client) do(q ask, f func(reply) error) error {
+	_ = c.conn.SetWriteDeadline(time.Now().Add(c.patience))
 	if err := json.NewEncoder(c.conn).Encode(q); err != nil {
 		return err
 	}
 	for {
+		_ = c.conn.SetReadDeadline(time.Now().Add(c.patience))
 		line, err := c.in.ReadBytes('\n')
 		if err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return fmt.Errorf("ledger: the writer in %s has not answered for %s: it is stopped or stuck; status.json tells its last state: %w", c.dir, c.patience, err)
+			}
 			if errors.Is(err, io.EOF) {
 				err = fmt.Errorf("ledger: the writer went away: %w", io.ErrUnexpectedEOF)
 			}
@@ -77,6 +88,8 @@ func (c *Client) do(q ask, f func(reply) error) error {
 			return nil
 		case "error":
 			return &remoteError{r}
+		case "wait":
+			continue
 		}
 		if err := f(r); err != nil {
 			return err
@@ -166,14 +179,18 @@ func (c *Client) Backup(to string, o BackupOptions) error {
 	return c.do(ask{Op: "backup", To: abs, Compact: o.Compact}, func(reply) error { return nil })
 }
 
+// statusWithin is how long ReadStatus waits for a writer that may be stopped.
+const statusWithin = 3 * time.Second
+
 // ReadStatus gives the status of a ledger: from its writer, or the last that it wrote to status.json, with Live false
-// unless LOCK is held.
+// unless LOCK is held. A writer that is stopped or stuck does not hold it up for more than three seconds.
 func ReadStatus(ctx context.Context, dir string) (Status, error) {
 	if err := present(dir); err != nil {
 		return Status{}, err
 	}
 	if c, err := Dial(ctx, dir); err == nil {
 		defer c.Close()
+		c.patience = statusWithin
 		if s, err := c.Status(); err == nil {
 			return s, nil
 		}

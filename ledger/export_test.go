@@ -1,5 +1,7 @@
 package ledger
 
+import "time"
+
 // SetFailpoint lets a test stop the process at the named instants. Failpoints lists the names.
 func SetFailpoint(f func(name string)) {
 	if f == nil {
@@ -23,3 +25,6 @@ var (
 	EncodeHeadSlot = func(h Head, g uint64) []byte { return encodeHeadSlot(headSlot{Head: h, Generation: g}) }
 	EncodeEvent    = func(e Event) []byte { b, _ := sealEnvelope(encodeBody(&e), e.Seq, e.Time, e.Prev); return b }
 )
+
+// SetPatience changes how long a client waits for a silent writer.
+func (c *Client) SetPatience(d time.Duration) { c.patience = d }

@@ -7,10 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/mod/sumdb/note"
 
@@ -85,7 +87,7 @@ func TestLiveInspection(t *testing.T) {
 		if got, err := p.Check(); err != nil || got.Hash != e.Hash {
 			t.Fatal(err)
 		}
-		seen := make(chan uint64, 1)
+		seen, from := make(chan uint64, 1), l.Head().Seq
 		go func() {
 			defer close(seen)
 			f, err := ledger.Dial(ctx, dir)
@@ -93,7 +95,7 @@ func TestLiveInspection(t *testing.T) {
 				return
 			}
 			defer f.Close()
-			for e, err := range f.Since(l.Head().Seq, true) {
+			for e, err := range f.Since(from, true) {
 				if err != nil {
 					return
 				}
@@ -101,17 +103,16 @@ func TestLiveInspection(t *testing.T) {
 				return
 			}
 		}()
-		for { // until the follower has seen one
-			if _, err := l.Append(ctx, ledger.Event{Type: "x", Schema: 1}).Wait(ctx); err != nil {
-				t.Fatal(err)
+		if _, err := l.Append(ctx, ledger.Event{Type: "x", Schema: 1}).Wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case seq := <-seen:
+			if seq != from+1 {
+				t.Fatal("the follower saw event ", seq)
 			}
-			if seq, ok := <-seen; ok {
-				if seq == 0 {
-					t.Fatal("no event")
-				}
-				break
-			}
-			t.Fatal("the follower ended")
+		case <-time.After(time.Minute):
+			t.Fatal("the follower has not seen the event")
 		}
 		c.Close()
 		if err := l.Close(ctx, ""); err != nil {
@@ -121,6 +122,68 @@ func TestLiveInspection(t *testing.T) {
 		if err != nil || s.Live {
 			t.Fatal(s, err)
 		}
+	}
+}
+
+// TestFollowersThatGoAway shows that a connection whose other end left is given up although nothing happens: were it
+// not, those who look in now and then would use up all that a writer serves.
+func TestFollowersThatGoAway(t *testing.T) {
+	ctx := context.Background()
+	dir := filepath.Join(t.TempDir(), "run")
+	l := create(t, dir, ledger.Options{})
+	defer l.Close(ctx, "")
+	for range 100 {
+		var c *ledger.Client
+		var err error
+		for deadline := time.Now().Add(time.Minute); ; { // the writer may not have noticed the last one yet
+			if c, err = ledger.Dial(ctx, dir); err == nil {
+				if _, err = c.Head(); err == nil {
+					break
+				}
+				c.Close()
+			}
+			if time.Now().After(deadline) {
+				t.Fatal(err)
+			}
+		}
+		follow, stop := context.WithCancel(ctx)
+		f, err := ledger.Dial(follow, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range f.Since(0, true) {
+			break // one event was seen, so the writer follows
+		}
+		stop()
+		f.Close()
+		c.Close()
+	}
+}
+
+// TestSilentWriter asks a writer that is stopped: the questions end.
+func TestSilentWriter(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	dir := filepath.Join(t.TempDir(), "run")
+	l := create(t, dir, ledger.Options{NoServe: true})
+	defer l.Close(ctx, "")
+	ln, err := net.Listen("unix", filepath.Join(dir, "ledger.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close() // connections are queued by the system and never accepted
+	s, err := ledger.ReadStatus(ctx, dir)
+	if err != nil || !s.Live || s.Stats.Head.Seq != l.Head().Seq {
+		t.Fatal(s, err)
+	}
+	c, err := ledger.Dial(ctx, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetPatience(50 * time.Millisecond)
+	if _, err := c.Head(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal(err)
 	}
 }
 

@@ -24,9 +24,13 @@ type ask struct {
 	Compact bool   `json:"compact,omitempty"`
 }
 
+// keepAlive is how often an answer that has nothing to say yet sends a line of type "wait": so the one who asked can tell
+// a writer that works from one that is stuck, and the writer notices one who went away.
+const keepAlive = 10 * time.Second
+
 // reply is one line of an answer.
 type reply struct {
-	Type    string     `json:"type"` // event, status, head, proof, end, error
+	Type    string     `json:"type"` // event, status, head, proof, wait, end, error
 	Event   *Event     `json:"event,omitempty"`
 	Where   []Location `json:"where,omitempty"` // of the event's payloads
 	Status  *Status    `json:"status,omitempty"`
@@ -73,16 +77,28 @@ func startServer(l *Ledger) (*server, error) {
 	return s, nil
 }
 
+const maxConnections = 32
+
 func (s *server) accept() {
 	defer s.wg.Done()
 	for {
 		c, err := s.ln.Accept()
 		if err != nil {
-			return
+			if s.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			select { // no descriptors left, perhaps: those who ask must not wait for one who never accepts
+			case <-time.After(100 * time.Millisecond):
+				continue
+			case <-s.ctx.Done():
+				return
+			}
 		}
 		s.mu.Lock()
-		if s.ctx.Err() != nil || len(s.conns) >= 32 {
+		if s.ctx.Err() != nil || len(s.conns) >= maxConnections {
 			s.mu.Unlock()
+			_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+			_ = json.NewEncoder(c).Encode(errorReply(busy("%d others are asking this writer", maxConnections)))
 			c.Close()
 			continue
 		}
@@ -108,39 +124,92 @@ func (s *server) close() {
 
 func (s *server) serve(c net.Conn) {
 	defer s.wg.Done()
+	ctx, gone := context.WithCancel(s.ctx)
+	var reading sync.WaitGroup
 	defer func() {
 		s.mu.Lock()
 		delete(s.conns, c)
 		s.mu.Unlock()
+		gone()
 		c.Close()
+		reading.Wait()
 	}()
-	in := bufio.NewScanner(c)
-	in.Buffer(make([]byte, 4096), 64<<10)
-	out := bufio.NewWriter(c)
-	enc := json.NewEncoder(out)
-	for in.Scan() {
-		var q ask
-		err := json.Unmarshal(in.Bytes(), &q)
-		if err == nil {
-			err = s.answer(q, func(r reply) error {
-				_ = c.SetWriteDeadline(time.Now().Add(30 * time.Second))
-				if err := enc.Encode(r); err != nil {
-					return err
-				}
-				if q.Follow || out.Buffered() > 32<<10 {
-					return out.Flush()
-				}
-				return nil
-			})
+	asks := make(chan ask)
+	reading.Add(1)
+	go func() { // reads on while an answer is given, so that one who goes away is noticed
+		defer reading.Done()
+		defer close(asks)
+		defer gone()
+		in := bufio.NewScanner(c)
+		in.Buffer(make([]byte, 4096), 64<<10)
+		for in.Scan() {
+			var q ask
+			if json.Unmarshal(in.Bytes(), &q) != nil {
+				q = ask{Op: "not JSON"}
+			}
+			select {
+			case asks <- q:
+			case <-ctx.Done():
+				return
+			}
 		}
+	}()
+	w := &answerWriter{c: c, out: bufio.NewWriter(c)}
+	w.enc = json.NewEncoder(w.out)
+	for q := range asks {
+		stop := w.keepAlive()
+		err := s.answer(ctx, q, func(r reply) error { return w.send(r, q.Follow) })
+		stop()
 		end := reply{Type: "end"}
 		if err != nil {
 			end = errorReply(err)
 		}
-		if enc.Encode(end) != nil || out.Flush() != nil {
+		if w.send(end, true) != nil {
 			return
 		}
 	}
+}
+
+// answerWriter writes the lines of answers to one connection.
+type answerWriter struct {
+	mu  sync.Mutex
+	c   net.Conn
+	out *bufio.Writer
+	enc *json.Encoder
+}
+
+func (w *answerWriter) send(r reply, now bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_ = w.c.SetWriteDeadline(time.Now().Add(30 * time.Second))
+	if err := w.enc.Encode(r); err != nil {
+		return err
+	}
+	if now || w.out.Buffered() > 32<<10 {
+		return w.out.Flush()
+	}
+	return nil
+}
+
+// keepAlive sends "wait" lines until the function given is called.
+func (w *answerWriter) keepAlive() (stop func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(keepAlive)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				if w.send(reply{Type: "wait"}, true) != nil {
+					return
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
 }
 
 func errorReply(err error) reply {
@@ -156,7 +225,7 @@ func errorReply(err error) reply {
 	return r
 }
 
-func (s *server) answer(q ask, send func(reply) error) error {
+func (s *server) answer(ctx context.Context, q ask, send func(reply) error) error {
 	event := func(e Event) error {
 		r := reply{Type: "event", Event: &e}
 		for _, p := range e.Payloads {
@@ -219,7 +288,7 @@ func (s *server) answer(q ask, send func(reply) error) error {
 			}
 			select {
 			case <-grown:
-			case <-s.ctx.Done():
+			case <-ctx.Done():
 				return nil
 			}
 		}
@@ -230,7 +299,7 @@ func (s *server) answer(q ask, send func(reply) error) error {
 		}
 		return send(reply{Type: "proof", Proof: &p})
 	case "backup":
-		return s.l.Backup(s.ctx, q.To, BackupOptions{Compact: q.Compact})
+		return s.l.Backup(ctx, q.To, BackupOptions{Compact: q.Compact})
 	}
 	return usage("unknown request %q", q.Op)
 }
