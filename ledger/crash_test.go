@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -213,15 +214,20 @@ func (w *witness) hear(line string) {
 	}
 }
 
-// listen hears complete lines until the pipe ends.
-func (w *witness) listen(r io.Reader) {
+// listen hears complete lines until the pipe ends, and tells once that the ledger is open.
+func (w *witness) listen(r io.Reader, opened func()) {
 	in := bufio.NewReader(r)
+	told := false
 	for {
 		line, err := in.ReadString('\n')
 		if err != nil {
 			return
 		}
 		w.hear(strings.TrimSpace(line))
+		if line == "O\n" && !told {
+			told = true
+			opened()
+		}
 	}
 }
 
@@ -308,11 +314,23 @@ func (w *witness) compare(l *ledger.Ledger) error {
 	return nil
 }
 
-// startVictim runs a victim in dir; the witness hears it until the pipe ends.
-func startVictim(t testing.TB, dir string, w *witness, env ...string) (*exec.Cmd, <-chan struct{}) {
+// victimProcess is a victim and what it says.
+type victimProcess struct {
+	cmd    *exec.Cmd
+	w      *witness
+	opened chan struct{} // closed once the ledger is open
+	heard  chan struct{} // closed once it says nothing more
+}
+
+// startVictim runs a victim in dir; w hears it. One that does not end within two minutes is made to show its goroutines.
+func startVictim(t testing.TB, dir string, w *witness, env ...string) *victimProcess {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=NONE")
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=NONE")
 	cmd.Env = append(append(os.Environ(), childEnv+"="+dir), env...)
+	cmd.Cancel = func() error { return askStacks(cmd.Process) }
+	cmd.WaitDelay = 10 * time.Second
 	pipe, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -321,34 +339,59 @@ func startVictim(t testing.TB, dir string, w *witness, env ...string) (*exec.Cmd
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
+	v := &victimProcess{cmd: cmd, w: w, opened: make(chan struct{}), heard: make(chan struct{})}
 	go func() {
-		defer close(done)
-		w.listen(pipe)
+		defer close(v.heard)
+		w.listen(pipe, func() { close(v.opened) })
 	}()
-	return cmd, done
+	return v
 }
 
-func TestKill(t *testing.T) {
-	r := seed(t)
-	dir, w := "", (*witness)(nil)
-	for i := range rounds(12, 300) {
-		if i%10 == 0 {
-			dir, w = filepath.Join(t.TempDir(), strconv.Itoa(i)), newWitness()
-		}
-		cmd, done := startVictim(t, dir, w, fmt.Sprintf("QUIRE_LEDGER_SEED=%d", r.Uint64()))
-		time.Sleep(time.Duration(r.IntN(250)) * time.Millisecond) // the moment of death is the random input of this test
-		_ = cmd.Process.Kill()
-		<-done
-		_ = cmd.Wait()
-		if w.err != "" {
-			t.Fatal(w.err)
-		}
-		w.check(t, dir)
+// untilOpen waits until the ledger is open or the victim is dead.
+func (v *victimProcess) untilOpen() {
+	select {
+	case <-v.opened:
+	case <-v.heard:
 	}
 }
 
+// end waits for the victim's end and gives how it died.
+func (v *victimProcess) end() error {
+	<-v.heard
+	return v.cmd.Wait()
+}
+
+// TestKill kills a writing process at random moments, those of creation and of opening among them.
+func TestKill(t *testing.T) {
+	r := seed(t)
+	dir, w := "", (*witness)(nil)
+	n, acks := rounds(12, 300), 0
+	for i := range n {
+		if i%10 == 0 {
+			dir, w = filepath.Join(t.TempDir(), strconv.Itoa(i)), newWitness()
+		}
+		before := len(w.acks)
+		v := startVictim(t, dir, w, fmt.Sprintf("QUIRE_LEDGER_SEED=%d", r.Uint64()))
+		wait := time.Duration(r.IntN(150)) * time.Millisecond // the moment of death is the random input of this test
+		if i%5 != 0 {
+			v.untilOpen()
+			wait /= 2
+		}
+		time.Sleep(wait)
+		_ = v.cmd.Process.Kill()
+		_ = v.end()
+		if w.err != "" {
+			t.Fatal(w.err)
+		}
+		acks += len(w.acks) - before
+		w.check(t, dir)
+	}
+	durable(t, "process killed (SIGKILL) at a random instant", n, "%d of %d: all of %d acknowledged events there, chain and payloads whole", n, n, acks)
+}
+
+// TestFailpoints kills at every instant between two effects on disk.
 func TestFailpoints(t *testing.T) {
+	tried := 0
 	for _, name := range ledger.Failpoints() {
 		for _, count := range []int{1, 2, 7} {
 			if count > 1 && strings.HasPrefix(name, "create.") || count > 2 && !long() {
@@ -356,9 +399,8 @@ func TestFailpoints(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s-%d", name, count), func(t *testing.T) {
 				dir, w := filepath.Join(t.TempDir(), "run"), newWitness()
-				cmd, done := startVictim(t, dir, w, "QUIRE_LEDGER_SEED=5", "QUIRE_LEDGER_STEPS=120", fmt.Sprintf("QUIRE_LEDGER_FAILPOINT=%s:%d", name, count))
-				<-done
-				err := cmd.Wait()
+				v := startVictim(t, dir, w, "QUIRE_LEDGER_SEED=5", "QUIRE_LEDGER_STEPS=120", fmt.Sprintf("QUIRE_LEDGER_FAILPOINT=%s:%d", name, count))
+				err := v.end()
 				if w.err != "" {
 					t.Fatal(w.err)
 				}
@@ -366,15 +408,40 @@ func TestFailpoints(t *testing.T) {
 					t.Fatal("the scenario does not reach this point")
 				}
 				w.check(t, dir)
+				if err != nil {
+					tried++
+				}
 			})
 		}
 	}
+	durable(t, "process killed between two effects on disk (append, put, roll, seal, move, retire, HEAD, create, close)", tried,
+		"%d of %d, at %d named points: nothing acknowledged lost", tried, tried, len(ledger.Failpoints()))
 }
 
-// command runs a program of the system.
-func command(name string, args ...string) error {
-	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", name, err, out)
+// TestFailpointNames keeps the list of points complete: a point that no test kills at proves nothing.
+func TestFailpointNames(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
 	}
-	return nil
+	found := map[string]bool{}
+	call := regexp.MustCompile(`failpoint\("([^"]+)"\)`)
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range call.FindAllSubmatch(b, -1) {
+			found[string(m[1])] = true
+		}
+	}
+	for _, name := range ledger.Failpoints() {
+		if !found[name] {
+			t.Errorf("no code passes point %q", name)
+		}
+		delete(found, name)
+	}
+	for name := range found {
+		t.Errorf("point %q is not in the list of failpoints", name)
+	}
 }

@@ -6,41 +6,43 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"quire/internal/powercut"
 	"quire/ledger"
 	"quire/ledger/codec"
 )
 
-// needMount skips unless this process may mount file systems.
-func needMount(t *testing.T) {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root to mount a small file system")
+// mounts says why this process cannot mount file systems, nil when it can.
+var mounts = sync.OnceValue(func() error {
+	dir, err := os.MkdirTemp("", "mount")
+	if err != nil {
+		return err
 	}
-	dir := t.TempDir()
+	defer os.RemoveAll(dir)
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Skipf("needs the right to mount a small file system: %v", err)
+		return fmt.Errorf("a small file system must be mounted: %w", err)
 	}
-	if err := unix.Unmount(dir, 0); err != nil {
-		t.Fatal(err)
-	}
-}
+	return unix.Unmount(dir, 0)
+})
 
 // TestDiskFull runs a scenario on file systems of growing size, so that each of its writes is once the one that does not
 // fit: what was acknowledged stays, the error names the bytes needed, and after room is made work goes on.
 func TestDiskFull(t *testing.T) {
-	needMount(t)
-	ctx := context.Background()
-	step := 96
-	if long() {
-		step = 16
+	if leftOut(t, mounts()) {
+		return
 	}
-	for kb := 256; kb < 3000; kb += step {
+	ctx := context.Background()
+	step := 96 // KiB
+	if long() {
+		step = 4 // a page: the smallest difference that the file system knows
+	}
+	met, acks, fits := 0, 0, 0
+	for kb := 64; kb < 3000; kb += step {
 		dir := t.TempDir()
 		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%dk", kb)); err != nil {
 			t.Fatal(err)
@@ -54,6 +56,12 @@ func TestDiskFull(t *testing.T) {
 		if errors.As(err, &full) && full.Needed <= 0 {
 			t.Fatalf("%d KiB: %+v", kb, full)
 		}
+		acks += len(w.acks)
+		if err != nil {
+			met, fits = met+1, 0
+		} else if fits++; fits > 20 {
+			break // it fits, and will
+		}
 		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=64m"); err != nil {
 			t.Fatal(err)
 		}
@@ -64,6 +72,8 @@ func TestDiskFull(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	durable(t, "disk full (tmpfs, its size grown so that each page written is once the first that does not fit)", met,
+		"%d of %d: an error that says ENOSPC, all of %d acknowledged events there after room was made", met, met, acks)
 }
 
 // fillDisk writes until it is done or the disk is full.
@@ -97,7 +107,9 @@ func fillDisk(ctx context.Context, dir string, w *witness) (err error) {
 
 // TestFullThenRoom goes on with the same handle after room was made.
 func TestFullThenRoom(t *testing.T) {
-	needMount(t)
+	if leftOut(t, mounts()) {
+		return
+	}
 	ctx, dir := context.Background(), t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
 		t.Fatal(err)
@@ -144,89 +156,59 @@ func TestFullThenRoom(t *testing.T) {
 	}
 }
 
-// powerCut stops an ext4 file system as a power cut does: nothing more reaches the disk, not even the journal's tail.
-func powerCut(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	const shutdown, noLogFlush = 0x8004587d, 2
-	flag := uint32(noLogFlush)
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, d.Fd(), shutdown, uintptr(unsafe.Pointer(&flag))); errno != 0 {
-		return errno
-	}
-	return nil
-}
-
-// TestPowerCut cuts the power of a loop device under a writing victim. It needs root, loop devices and mkfs.ext4;
-// QUIRE_POWERCUT=1 makes their absence a failure.
+// TestPowerCut cuts the power under a writing process. Package powercut says what it
+// needs.
 func TestPowerCut(t *testing.T) {
-	n := rounds(0, 20)
-	if os.Getenv("QUIRE_POWERCUT") == "1" {
-		n = max(n, 20)
-	}
-	if n == 0 {
-		t.Skip("power cuts run with QUIRE_LONG=1 or QUIRE_POWERCUT=1")
-	}
-	absent := func(what string, err error) {
-		if os.Getenv("QUIRE_POWERCUT") == "1" {
-			t.Fatalf("%s: %v", what, err)
-		}
-		t.Skipf("needs root, loop devices and mkfs.ext4: %s: %v", what, err)
+	if leftOut(t, powercut.Available()) {
+		return
 	}
 	r := seed(t)
-	base := t.TempDir()
-	img, mnt := filepath.Join(base, "img"), filepath.Join(base, "mnt")
-	if err := os.Mkdir(mnt, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	mount := func() error { return command("mount", "-o", "loop", img, mnt) }
-	umount := func() {
-		for range 100 {
-			if command("umount", mnt) == nil {
-				return
+	var d *powercut.Disk
+	closeDisk := func() {
+		if d != nil {
+			if err := d.Close(); err != nil {
+				t.Error(err)
 			}
-			time.Sleep(20 * time.Millisecond) // the killed victim is still going
+			d = nil
 		}
-		t.Fatal("umount")
 	}
+	defer closeDisk()
 	var w *witness
+	n, acks := rounds(2, 25), 0
 	for i := range n {
 		if i%5 == 0 {
-			if err := os.WriteFile(img, nil, 0o644); err != nil {
+			closeDisk()
+			var err error
+			if d, err = powercut.New(t.TempDir(), 256<<20); err != nil {
 				t.Fatal(err)
-			}
-			if err := os.Truncate(img, 256<<20); err != nil {
-				t.Fatal(err)
-			}
-			if err := command("mkfs.ext4", "-q", "-F", img); err != nil {
-				absent("mkfs.ext4", err)
 			}
 			w = newWitness()
 		}
-		if err := mount(); err != nil {
-			absent("mount -o loop", err)
+		before := len(w.acks)
+		run := filepath.Join(d.Dir(), "run")
+		v := startVictim(t, run, w, fmt.Sprintf("QUIRE_LEDGER_SEED=%d", r.Uint64()))
+		wait := time.Duration(r.IntN(1000)) * time.Millisecond // the moment of the cut is the random input of this test
+		if i%5 == 0 {
+			wait /= 10 // inside creation, sometimes
+		} else {
+			v.untilOpen()
 		}
-		cmd, done := startVictim(t, filepath.Join(mnt, "run"), w, fmt.Sprintf("QUIRE_LEDGER_SEED=%d", r.Uint64()))
-		time.Sleep(time.Duration(50+r.IntN(1200)) * time.Millisecond) // the moment of the cut is the random input of this test
-		err := powerCut(mnt)
-		_ = cmd.Process.Kill()
-		<-done
-		_ = cmd.Wait()
-		umount()
+		time.Sleep(wait)
+		err := d.Cut()
+		_ = v.cmd.Process.Kill()
+		_ = v.end()
 		if err != nil {
-			absent("shutdown ioctl", err)
-		}
-		w.err = "" // the victim may have met an I/O error before it was killed
-		if err := mount(); err != nil {
 			t.Fatal(err)
 		}
-		err = w.verify(filepath.Join(mnt, "run"))
-		umount()
-		if err != nil {
+		w.err = "" // the victim may have met an I/O error before it was killed
+		if err := d.Restore(); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.verify(run); err != nil {
 			t.Fatalf("round %d: %v", i, err)
 		}
-		t.Logf("round %d: %d acknowledged events", i, len(w.acks))
+		t.Logf("round %d: %d acknowledged events", i, len(w.acks)-before)
+		acks += len(w.acks) - before
 	}
+	durable(t, "power cut (ext4 shut down without its journal, on a loop device)", n, "%d of %d: all of %d acknowledged events there", n, n, acks)
 }
