@@ -454,3 +454,6 @@ func sizeOf(n int64) string {
 
 // obeyLimit tells Go's collector the limit, so that garbage does not break it.
 func obeyLimit(limit int64) { debug.SetMemoryLimit(limit - limit/10) }
+
+// DefaultMemoryLimit is the limit of a run that is given none.
+func DefaultMemoryLimit() int64 { return memoryLimit(0) }

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+	kongcompletion "github.com/jotaen/kong-completion"
 
 	"quire/engine"
 )
@@ -24,6 +25,7 @@ type cli struct {
 	Run      RunCmd      `cmd:"" help:"Quantize a model; the same command resumes."`
 	Resume   ResumeCmd   `cmd:"" help:"Go on with a run."`
 	Status   StatusCmd   `cmd:"" help:"Look at a run, also while it works."`
+	Watch    WatchCmd    `cmd:"" help:"Follow a run of another process until it ends."`
 	Audit    AuditCmd    `cmd:"" help:"Explain a scale: range, solver, statistic, batches, samples."`
 	Replay   ReplayCmd   `cmd:"" help:"Recompute a layer and compare every digest."`
 	Verify   VerifyCmd   `cmd:"" help:"Check a run or an output directory, byte by byte."`
@@ -36,7 +38,10 @@ type cli struct {
 	Explain  ExplainCmd  `cmd:"" help:"Print the error catalogue."`
 	Lint     LintCmd     `cmd:"" help:"Check any published quantized checkpoint."`
 	Ledger   LedgerCmd   `cmd:"" help:"Look after ledgers."`
+	Doctor   DoctorCmd   `cmd:"" help:"Look at processor, memory and disk as a run would use them."`
 	Version  VersionCmd  `cmd:"" help:"Print the build identity."`
+
+	Completion kongcompletion.Completion `cmd:"" help:"Print what a shell needs to complete quire's words."`
 }
 
 // output is what a verb may write to: results on out, progress and logs on err.
@@ -77,8 +82,13 @@ func Main(args []string, in io.Reader, stdout, errw io.Writer) int {
 	if err != nil {
 		panic(err) // a malformed command struct is a bug
 	}
+	kongcompletion.Register(parser, kongcompletion.WithExitFunc(func(code int) { exited = code }))
+	if exited >= 0 { // the shell asked for completions
+		return exited
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal kills: what is durable stays so
 	kctx, err := parser.Parse(args)
 	if exited >= 0 { // --help
 		return exited

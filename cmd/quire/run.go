@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"quire/engine"
-	"quire/ledger"
 )
 
 // recipeFlags are the settings of run and plan: a recipe file, and flags laid over it.
@@ -182,57 +180,4 @@ func savedRecipe(runDir string) (*engine.Recipe, error) {
 		return nil, &engine.Error{Code: "E0702", Exit: engine.ExitNoRun, What: "no run here", Where: runDir, Err: err, Try: "give the run directory, by default OUTPUT.run"}
 	}
 	return engine.ReadRecipe(filepath.Join(runDir, engine.RecipeFile), b)
-}
-
-// StatusCmd looks at a run, also while another process writes it.
-type StatusCmd struct {
-	RunDir string `arg:"" name:"run" help:"Run directory."`
-	JSON   bool   `name:"json" help:"Print NDJSON."`
-}
-
-// Run prints the status.
-func (c *StatusCmd) Run(ctx context.Context, o *output) error {
-	st, err := ledger.ReadStatus(ctx, c.RunDir)
-	if err != nil {
-		return err
-	}
-	if c.JSON {
-		writeHello(o.out)
-		writeJSON(o.out, struct {
-			Result string `json:"type"`
-			Status any    `json:"status"`
-		}{"result", st})
-		return nil
-	}
-	var e engine.Status
-	if len(st.Engine) > 0 {
-		if err := json.Unmarshal(st.Engine, &e); err != nil {
-			return err
-		}
-	}
-	state := e.State
-	switch {
-	case st.Live:
-		state = fmt.Sprintf("running on %s, pid %d", st.Holder.Host, st.Holder.PID)
-	case state == "" || state == "working":
-		state = "not running, and it did not end by itself; the same command goes on"
-	}
-	fmt.Fprintf(o.out, "%s: %s\n", c.RunDir, state)
-	if e.Layers > 0 {
-		at := ""
-		if e.State != "finished" {
-			at = e.Stage + "; "
-		}
-		fmt.Fprintf(o.out, "  layer %d of %d, %s%.0f tok/s; worst error %.4g (%s)\n", e.Layer+1, e.Layers, at, e.TokensPerS, e.WorstError, e.Worst)
-		if e.Coverage.Experts > 0 {
-			fmt.Fprintf(o.out, "  expert rows: least %d, 5th percentile %d, %d without any\n", e.Coverage.Min, e.Coverage.P5, e.Coverage.Zero)
-		}
-		eta := ""
-		if st.Live && e.ETAS > 0 {
-			eta = fmt.Sprintf("; ETA %s (%s)", (time.Duration(e.ETAS) * time.Second).String(), e.ETABasis)
-		}
-		fmt.Fprintf(o.out, "  memory %s of %s%s\n", amountOf(e.Memory, "bytes"), amountOf(e.Limit, "bytes"), eta)
-	}
-	fmt.Fprintf(o.out, "  %d events, newest durable %s\n", st.Stats.Head.Seq, st.Stats.DurableAt.Format("2006-01-02 15:04:05"))
-	return nil
 }
