@@ -141,6 +141,10 @@ func FuzzDecode(f *testing.F) {
 		s, used, _ := codec.Encode(nil, id, raw)
 		f.Add(uint16(used), s, len(raw))
 	}
+	for _, b := range [][]byte{exponents(rand.New(rand.NewPCG(1, 1)), 70_000)} {
+		s, used, _ := codec.Encode(nil, codec.Zstd, b)
+		f.Add(uint16(used), s, len(b))
+	}
 	f.Fuzz(func(t *testing.T, id uint16, stored []byte, n int) {
 		out, err := codec.Decode(nil, codec.ID(id), stored, n)
 		if err == nil && len(out) != n {

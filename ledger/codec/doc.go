@@ -19,8 +19,19 @@
 //
 //	0       1           5
 //	+-------+-----------+----------------+
-//	| how   | length    | length bytes   |     how: 0 raw, 1 zstd frame. length: uint32, little-endian
+//	| how   | length    | length bytes   |     how: 0 raw, 1 zstd frame, 2 Huffman blocks. length: uint32, little-endian
 //	+-------+-----------+----------------+
+//
+// Huffman blocks hold 128 KiB of the plane each, the last what is left:
+//
+//	0       4
+//	+-------+---------+     n = the block's raw length: its bytes as they are; n = 1: that byte, repeated;
+//	| n     | n bytes |     else: a Huffman table and four streams, as in the literals section of a zstd frame
+//	+-------+---------+
+//
+// Values of a tensor hardly repeat each other, so what a match finder wins is less than the entropy stage alone: on
+// bf16 hidden states blocks give 1.46 where zstd gives 1.41, at three times the speed. Planes that do repeat (indices,
+// runs of zeros) are found by a probe and become zstd frames.
 //
 // Bytes left over when the chunk is no multiple of the element size follow the last plane as a raw section. A plane
 // whose sampled entropy exceeds 7.9 bits a byte (the mantissas of activations) is stored raw without trying.
