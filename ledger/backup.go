@@ -98,6 +98,9 @@ func prepareTarget(to string) error {
 	if entries, err := os.ReadDir(to); err == nil && len(entries) > 0 {
 		return exists(to)
 	}
+	if err := makeDirs(to); err != nil {
+		return err
+	}
 	return os.MkdirAll(filepath.Join(to, segmentDir), 0o755)
 }
 

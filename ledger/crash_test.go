@@ -95,6 +95,17 @@ func victim(dir string) error {
 	}
 	s, _ := strconv.ParseUint(os.Getenv("QUIRE_LEDGER_SEED"), 10, 64)
 	r := rand.New(rand.NewPCG(s, 1))
+	stays, _ := strconv.Atoi(os.Getenv("QUIRE_LEDGER_STAYS"))
+	for i := 1; i < stays; i++ {
+		if err := victimStay(ctx, dir, r, steps, i%2 == 0); err != nil {
+			return err
+		}
+	}
+	return victimStay(ctx, dir, r, steps, true)
+}
+
+// victimStay is one opening of the ledger by a victim; one that is not closed in order is abandoned.
+func victimStay(ctx context.Context, dir string, r *rand.Rand, steps int, inOrder bool) error {
 	o := victimOptions()
 	l, err := ledger.Open(ctx, dir, o)
 	if errors.Is(err, ledger.ErrNoLedger) {
@@ -180,6 +191,10 @@ func victim(dir string) error {
 				return err
 			}
 		}
+	}
+	if !inOrder {
+		l.Abandon()
+		return nil
 	}
 	return l.Close(ctx, "done")
 }

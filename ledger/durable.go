@@ -1,10 +1,38 @@
 package ledger
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 )
+
+// makeDirs makes a directory and those above it, durable: a power cut must not take away the directory whose files were
+// synced with such care. The entry of dir itself is synced even if it was there: whoever made it may have died before it was.
+// A parent that may not be opened, or that nobody can write, is left alone.
+func makeDirs(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	parents := []string{filepath.Dir(dir)}
+	for p := parents[0]; ; p = filepath.Dir(p) {
+		if _, err := os.Stat(p); !os.IsNotExist(err) || p == filepath.Dir(p) {
+			break
+		}
+		parents = append(parents, filepath.Dir(p))
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, p := range parents {
+		if err := syncDir(p); err != nil && !os.IsPermission(err) && !errors.Is(err, syscall.EROFS) {
+			return err
+		}
+	}
+	return nil
+}
 
 // writeFileDurably puts a whole file in place atomically: temporary name, sync, rename, sync of the directory.
 func writeFileDurably(path string, b []byte) error {

@@ -79,6 +79,9 @@ func Create(ctx context.Context, dir string, g Genesis, o Options) (*Ledger, err
 	if err != nil {
 		return nil, err
 	}
+	if err := makeDirs(dir); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(filepath.Join(dir, segmentDir), 0o755); err != nil {
 		return nil, err
 	}
