@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -69,6 +71,10 @@ type Advice struct {
 // BuildPlan resolves a recipe against the headers of its model. Nothing is written and no weight is read; calibration
 // files are read and tokenized.
 func BuildPlan(ctx context.Context, r *Recipe) (*Plan, error) {
+	return buildPlan(ctx, r, false)
+}
+
+func buildPlan(ctx context.Context, r *Recipe, resume bool) (*Plan, error) {
 	if deref(r.Model, "") == "" {
 		return nil, usage("E0110", "MODEL", "give the directory of the checkpoint", "no model")
 	}
@@ -76,10 +82,10 @@ func BuildPlan(ctx context.Context, r *Recipe) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return planFor(ctx, r, ck)
+	return planFor(ctx, r, ck, resume)
 }
 
-func planFor(ctx context.Context, r *Recipe, ck Checkpoint) (*Plan, error) {
+func planFor(ctx context.Context, r *Recipe, ck Checkpoint, resume bool) (*Plan, error) {
 	s, err := r.Resolve(ck.WeightDType())
 	if err != nil {
 		return nil, err
@@ -104,7 +110,7 @@ func planFor(ctx context.Context, r *Recipe, ck Checkpoint) (*Plan, error) {
 		return nil, err
 	}
 	if p.calibrated() {
-		if err := p.readCalibration(ctx); err != nil {
+		if err := p.chooseCalibration(ctx, resume); err != nil {
 			return nil, err
 		}
 	}
@@ -209,19 +215,63 @@ func (p *Plan) decideFates() error {
 	return nil
 }
 
-// readCalibration turns the calibration files into batches.
-func (p *Plan) readCalibration(ctx context.Context) error {
-	s := p.Settings
+// chooseCalibration takes the batches from the ledger of a run that is resumed, and from the calibration files
+// otherwise. Files that have gone since a run began are not needed again.
+func (p *Plan) chooseCalibration(ctx context.Context, resume bool) error {
+	var err error
+	if !resume {
+		if p.Calibration, err = loadCalibration(ctx, p.Settings, p.model.Vocab, os.Stdin); err != nil && !missing(err) {
+			return err
+		}
+	}
+	if p.Calibration == nil {
+		cal, lerr := recordedCalibration(ctx, p.Settings.RunDir)
+		switch {
+		case lerr != nil && (resume || !errors.Is(lerr, ledger.ErrDamaged)):
+			return lerr
+		case cal == nil && err != nil:
+			return err
+		case cal == nil:
+			if cal, err = loadCalibration(ctx, p.Settings, p.model.Vocab, os.Stdin); err != nil {
+				return err
+			}
+		default:
+			if err := sameCalibration(cal); err != nil {
+				return err
+			}
+			if !resume {
+				p.Advice.Warnings = append(p.Advice.Warnings, fmt.Sprintf("calibration: %v; the batches recorded in %s are used", err, p.Settings.RunDir))
+			}
+		}
+		p.Calibration = cal
+	}
+	p.Advice.Warnings = append(p.Advice.Warnings, p.Calibration.Warnings...)
+	p.Advice.BatchRows = int64(p.Calibration.Counts.Rows)
+	return nil
+}
+
+// CalibrationOf reads calibration files as a run with this recipe would. vocab bounds the token ids, 0 for no bound;
+// stdin is what the file name - reads. Of the model directory it needs tokenizer and template only.
+func CalibrationOf(ctx context.Context, r *Recipe, vocab int, stdin io.Reader) (*text.Calibration, error) {
+	s, err := r.Resolve("BF16")
+	if err != nil {
+		return nil, err
+	}
+	return loadCalibration(ctx, s, vocab, stdin)
+}
+
+// loadCalibration turns the calibration files into batches.
+func loadCalibration(ctx context.Context, s *Settings, vocab int, stdin io.Reader) (*text.Calibration, error) {
 	if len(s.Calibration) == 0 {
-		return usage("E0140", "--calibration", "give --calibration FILE (.jsonl, .txt, .parquet, .u16 …), or use --method rtn", "method %s needs calibration data", s.Identity.Method)
+		return nil, usage("E0140", "--calibration", "give --calibration FILE (.jsonl, .txt, .parquet, .u16 …), or use --method rtn", "method %s needs calibration data", s.Identity.Method)
 	}
 	files, err := text.ExpandFiles(s.Calibration)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	id := &s.Identity
 	o := text.Options{Samples: id.Samples, SeqLen: id.SeqLen, MinLen: id.MinLen, Seed: int64(id.Seed), Concat: id.Concat, Shuffle: id.Shuffle,
-		Count: text.Count(id.Count), TemplateDate: id.TemplateDate, VocabSize: p.model.Vocab, Threads: s.Threads}
+		Count: text.Count(id.Count), TemplateDate: id.TemplateDate, VocabSize: vocab, Stdin: stdin, Threads: s.Threads}
 	if id.Sort != "none" {
 		o.Sort = id.Sort
 	}
@@ -229,7 +279,7 @@ func (p *Plan) readCalibration(ctx context.Context) error {
 	var tmpl *text.Template
 	if needsTokenizer(files) {
 		if tok, err = text.LoadTokenizer(s.Model); err != nil {
-			return err
+			return nil, err
 		}
 		if tmpl, err = text.LoadTemplate(s.Model, ""); err != nil {
 			tmpl = nil // only conversations need one; they are refused by name without it
@@ -237,15 +287,12 @@ func (p *Plan) readCalibration(ctx context.Context) error {
 	}
 	cal, err := text.LoadSamples(ctx, tok, tmpl, files, o)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(cal.Batches) == 0 {
-		return usage("E0141", strings.Join(files, ", "), "lower --min-len, or look at `quire samples`", "no calibration sample is usable")
+		return nil, usage("E0141", strings.Join(files, ", "), "lower --min-len, or look at `quire samples`", "no calibration sample is usable")
 	}
-	p.Calibration = cal
-	p.Advice.Warnings = append(p.Advice.Warnings, cal.Warnings...)
-	p.Advice.BatchRows = int64(cal.Counts.Rows)
-	return nil
+	return cal, nil
 }
 
 // needsTokenizer says whether any file holds text rather than ids. Lines of JSON are looked at one by one when read.

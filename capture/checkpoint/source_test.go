@@ -210,3 +210,24 @@ func TestDigestCache(t *testing.T) {
 		t.Fatalf("a changed file kept its digest: %v", err)
 	}
 }
+
+// TestShardThatCannotTakeItsNameLeavesNothing: a failed close says why and leaves no half-written file.
+func TestShardThatCannotTakeItsNameLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "x.safetensors", "in the way"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w, err := checkpoint.CreateShard(dir, "x.safetensors", []checkpoint.TensorSpec{{Name: "a", DType: "U8", Shape: []int{2}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Write("a", []byte{1, 2}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Close(); err == nil || !strings.Contains(err.Error(), "x.safetensors") {
+		t.Fatalf("closed with %v, want an error that names the file", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.tmp")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}

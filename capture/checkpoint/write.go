@@ -155,6 +155,7 @@ func (w *ShardWriter) Close() (Written, error) {
 		err = os.Rename(filepath.Join(w.dir, w.name+".tmp"), filepath.Join(w.dir, w.name))
 	}
 	if err != nil {
+		_ = os.Remove(filepath.Join(w.dir, w.name+".tmp")) // the error that matters is reported
 		return Written{}, ioError(codeIOWrite, w.name, err)
 	}
 	return Written{w.size, hex.EncodeToString(w.hash.Sum(nil))}, SyncDir(w.dir)

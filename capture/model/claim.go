@@ -389,6 +389,7 @@ func (b *layerBuilder) experts(a *moeArch, k *Block) {
 	if len(found) > 0 {
 		lay = found[0]
 	}
+	k.Layout = lay.describe(k.Gated)
 	if lay.per != nil {
 		b.expertList(a, k, lay)
 		return
@@ -413,6 +414,28 @@ func (b *layerBuilder) expertList(a *moeArch, k *Block, lay expertLayout) {
 		add(k.ExpertIn[e], lay.per.up, a.out.up, RoleUp, a.inter)
 		add(k.ExpertMid[e], lay.per.down, a.out.down, RoleDown, b.c.m.arch.hidden)
 	}
+}
+
+// describe spells a layout: E experts, I their width, H the hidden size.
+func (lay *expertLayout) describe(gated bool) string {
+	if lay.per != nil {
+		return "per expert"
+	}
+	width := "I"
+	if gated {
+		width = "2I"
+	}
+	d := "fused [E," + width + ",H]"
+	if lay.transposed {
+		d = "fused [E,H," + width + "]"
+	}
+	switch {
+	case gated && lay.interleaved:
+		d += ", gate and up interleaved"
+	case gated:
+		d += ", gate half first"
+	}
+	return d
 }
 
 func (b *layerBuilder) expertFused(a *moeArch, k *Block, lay expertLayout) {

@@ -153,8 +153,9 @@ type Block struct {
 	ExpertMid     []*Site // per expert
 	SharedMid     *Site   // nil without shared experts
 	Router        *Linear
-	InputScaled   bool // the expert's input, not its output, is multiplied by the router's weight (llama4): expert rows differ from block rows and cannot share statistics
-	Gated         bool // experts have gate and up; else up only
+	InputScaled   bool   // the expert's input, not its output, is multiplied by the router's weight (llama4): expert rows differ from block rows and cannot share statistics
+	Gated         bool   // experts have gate and up; else up only
+	Layout        string // how the source stores the experts, as the family states it: "per expert", "fused [E,2I,H], gate half first", …
 }
 
 // Layer is one decoder layer as data.

@@ -30,7 +30,7 @@ type Overview struct {
 	Experts        int      `json:"experts"`
 	TopK           int      `json:"experts_per_token,omitempty"`
 	SharedExperts  bool     `json:"shared_experts"`
-	ExpertLayout   string   `json:"expert_layout,omitempty"` // "per expert" or "fused"
+	ExpertLayout   string   `json:"expert_layout,omitempty"` // as the family states it: "per expert", "fused [E,2I,H], gate half first", …
 	ExpertWidth    int      `json:"expert_width,omitempty"`
 	Attention      string   `json:"attention"`
 	ActiveParams   int64    `json:"active_parameters,omitempty"` // multiplied for one token: all but embedding, idle experts and what is no part of the text model
@@ -193,10 +193,7 @@ func (o *Overview) readModel(m *model.Model) {
 				o.TopK = b.TopK
 			}
 			o.SharedExperts = o.SharedExperts || b.SharedMid != nil
-			o.ExpertLayout = "per expert"
-			if ex := l.Expert(0); len(ex) > 0 && ex[0].Fused() {
-				o.ExpertLayout = "fused"
-			}
+			o.ExpertLayout = b.Layout
 		}
 		for _, w := range l.Linears() {
 			if w.Expert < 0 || w.Expert < o.TopK {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"unicode/utf8"
 
 	"quire/capture/text"
 	"quire/capture/text/chat"
@@ -68,7 +69,7 @@ func (c *RenderCmd) Run(o *output) error {
 		case err != nil:
 			return err
 		case len(r.Spans) > 0:
-			writeJSON(w, map[string]any{"text": r.Text, "generation_spans": r.Spans})
+			writeJSON(w, map[string]any{"text": r.Text, "generation_spans": codePoints(r.Text, r.Spans)})
 		default:
 			writeJSON(w, map[string]any{"text": r.Text})
 		}
@@ -78,4 +79,14 @@ func (c *RenderCmd) Run(o *output) error {
 		err = ferr
 	}
 	return err
+}
+
+// codePoints turns byte ranges of a text into ranges of code points, as Python counts.
+func codePoints(text string, spans [][2]int) [][2]int {
+	out := make([][2]int, len(spans))
+	for i, s := range spans {
+		from := utf8.RuneCountInString(text[:s[0]])
+		out[i] = [2]int{from, from + utf8.RuneCountInString(text[s[0]:s[1]])}
+	}
+	return out
 }

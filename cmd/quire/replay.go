@@ -24,7 +24,7 @@ func (c *ReplayCmd) Run(ctx context.Context, o *output) error {
 		return err
 	}
 	r.Overlay(&engine.Recipe{RunDir: &c.RunDir, Threads: c.Threads})
-	plan, err := engine.BuildPlan(ctx, r)
+	plan, err := engine.ResumePlan(ctx, r)
 	if err != nil {
 		return err
 	}

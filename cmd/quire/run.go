@@ -167,7 +167,7 @@ func (c *ResumeCmd) Run(ctx context.Context, o *output) error {
 		return err
 	}
 	r.Overlay(&engine.Recipe{RunDir: &c.RunDir, Threads: c.Threads, MaxMemory: c.MaxMemory, TimeLimit: c.TimeLimit})
-	plan, err := engine.BuildPlan(ctx, r)
+	plan, err := engine.ResumePlan(ctx, r)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package tokenizer_test
 
 import (
 	"bufio"
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -146,7 +145,7 @@ func checkGolden(t *testing.T, tok *tokenizer.Tokenizer, cases, textDir string) 
 	defer f.Close()
 	sc := bufio.NewScanner(f)
 	sc.Buffer(nil, 64<<20)
-	failed, line, offs := 0, 0, 0
+	failed, line := 0, 0
 	report := func(format string, args ...any) {
 		failed++
 		if failed <= 8 {
@@ -201,10 +200,7 @@ func checkGolden(t *testing.T, tok *tokenizer.Tokenizer, cases, textDir string) 
 			decoded(want)
 			if c.Offsets != nil && c.Kind == "text" {
 				if got := pointOffsets(c.Text, e.Offsets); fmt.Sprint(got) != fmt.Sprint(c.Offsets) {
-					offs++
-					if offs <= 3 {
-						t.Logf("%s:%d %q offsets %v, want %v", filepath.Base(filepath.Dir(cases)), line, c.Text, got, c.Offsets)
-					}
+					report("%q: offsets %v, want %v", c.Text, got, c.Offsets)
 				}
 			}
 			if e.TypeIDs == nil {
@@ -269,6 +265,9 @@ func checkGolden(t *testing.T, tok *tokenizer.Tokenizer, cases, textDir string) 
 				require.NoError(t, err)
 				text = string(data)
 			}
+			if len(text) > 300_000 && os.Getenv("QUIRE_LONG") != "1" {
+				continue // megabytes: with the long suites
+			}
 			o.Offsets, o.Tokens = false, false
 			e, err := tok.Encode(text, o)
 			require.NoError(t, err)
@@ -297,9 +296,6 @@ func checkGolden(t *testing.T, tok *tokenizer.Tokenizer, cases, textDir string) 
 	require.NoError(t, sc.Err())
 	if failed > 0 {
 		t.Errorf("%d differences in %d cases", failed, line)
-	}
-	if offs > 0 {
-		t.Errorf("%d offsets differ in %d cases", offs, line)
 	}
 }
 
@@ -363,5 +359,3 @@ func TestRealTokenizers(t *testing.T) {
 		})
 	}
 }
-
-var _ = bytes.Compare
