@@ -35,7 +35,9 @@ func (l *Ledger) AppendAll(ctx context.Context, events []Event) *Future {
 
 // submit queues events of any type with a request.
 func (l *Ledger) submit(ctx context.Context, r *request, events ...Event) *Future {
-	r.items = make([]item, len(events))
+	if r.items = r.one[:]; len(events) != 1 {
+		r.items = make([]item, len(events))
+	}
 	for i, e := range events {
 		if err := e.check(); err != nil {
 			return failed(err)
@@ -59,7 +61,7 @@ func (l *Ledger) submit(ctx context.Context, r *request, events ...Event) *Futur
 }
 
 func (l *Ledger) enqueue(ctx context.Context, r *request) *Future {
-	r.fut = &Future{done: make(chan struct{})}
+	r.fut.done = make(chan struct{})
 	r.weight = min(r.weight, l.eventBudget)
 	if r.weight > 0 && !l.events.sem.TryAcquire(r.weight) {
 		stop := l.stats.wait()
@@ -85,7 +87,7 @@ func (l *Ledger) enqueue(ctx context.Context, r *request) *Future {
 		}
 		return failed(context.Cause(ctx))
 	}
-	return r.fut
+	return &r.fut
 }
 
 // do runs an operation on the tables alone in a transaction, with events that belong to it.

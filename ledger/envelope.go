@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -63,12 +64,13 @@ func appendTLVBytes(b []byte, tag byte, v []byte) []byte {
 	return append(b, v...)
 }
 
-// encodeBody writes an envelope whose seq, time, prev and checksum are still to be filled in by sealEnvelope.
-func encodeBody(e *Event) []byte {
+// encodeBody writes an envelope whose seq, time, prev and checksum are still to be filled in by sealEnvelope. Before
+// it stands the zero byte that a leaf hash begins with.
+func encodeBody(e *Event) (leaf []byte) {
 	size := envelopePrefix + envelopeCRC + 64 + len(e.Type) + len(e.Key) + len(e.Record) + len(e.Note) + 64*len(e.Payloads) + 96*len(e.Inputs)
-	b := make([]byte, envelopePrefix, size)
-	copy(b, envelopeMagic)
-	binary.LittleEndian.PutUint16(b[4:], envelopeFormat)
+	b := make([]byte, 1+envelopePrefix, 1+size)
+	copy(b[1:], envelopeMagic)
+	binary.LittleEndian.PutUint16(b[1+4:], envelopeFormat)
 	b = appendTLV(b, tagType, e.Type)
 	b = append(b, tagSchema, 2, 0, 0, 0, byte(e.Schema), byte(e.Schema>>8))
 	if e.Key != "" {
@@ -97,16 +99,18 @@ func encodeBody(e *Event) []byte {
 		b = append(b, p.Class...)
 		b = append(b, p.Role...)
 	}
-	binary.LittleEndian.PutUint32(b[56:], uint32(len(b)-envelopePrefix))
+	binary.LittleEndian.PutUint32(b[1+56:], uint32(len(b)-1-envelopePrefix))
 	return b
 }
 
-// sealEnvelope fills in what the writer knows, appends the checksum and gives the whole with the event's hash.
-func sealEnvelope(b []byte, seq uint64, now time.Time, prev Digest) ([]byte, Digest) {
+// sealEnvelope fills in what the writer knows in the bytes that encodeBody gave, and gives the envelope with its checksum,
+// in the same memory, and the event's hash. It may be called again for the same bytes.
+func sealEnvelope(leaf []byte, seq uint64, now time.Time, prev Digest) ([]byte, Digest) {
+	b := leaf[1:]
 	binary.LittleEndian.PutUint64(b[8:], seq)
 	binary.LittleEndian.PutUint64(b[16:], uint64(now.UnixNano()))
 	copy(b[24:56], prev[:])
-	hash := Digest(tlog.RecordHash(b))
+	hash := Digest(sha256.Sum256(leaf)) // tlog.RecordHash(b), without copies
 	return binary.LittleEndian.AppendUint32(b, crcOf(b)), hash
 }
 

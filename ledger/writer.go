@@ -45,9 +45,9 @@ const (
 
 // Future is the answer to come of an append.
 type Future struct {
-	done   chan struct{}
-	events []Event
-	err    error
+	done  chan struct{}
+	items []item
+	err   error
 }
 
 // Done is closed when the events are durable or have failed.
@@ -55,26 +55,36 @@ func (f *Future) Done() <-chan struct{} { return f.done }
 
 // Wait gives the first event once it is durable. When ctx ends first the append goes on, unanswered.
 func (f *Future) Wait(ctx context.Context) (Event, error) {
-	all, err := f.All(ctx)
-	if err != nil || len(all) == 0 {
+	if err := f.wait(ctx); err != nil || len(f.items) == 0 {
 		return Event{}, err
 	}
-	return all[0], nil
+	return f.items[0].ev, nil
 }
 
 // All gives the events of an AppendAll once they are durable: the new ones, and old ones where a key already had the
 // same content.
 func (f *Future) All(ctx context.Context) ([]Event, error) {
+	if err := f.wait(ctx); err != nil || len(f.items) == 0 {
+		return nil, err
+	}
+	events := make([]Event, len(f.items))
+	for i := range f.items {
+		events[i] = f.items[i].ev
+	}
+	return events, nil
+}
+
+func (f *Future) wait(ctx context.Context) error {
 	select {
 	case <-f.done:
-		return f.events, f.err
+		return f.err
 	default:
 	}
 	select {
 	case <-f.done:
-		return f.events, f.err
+		return f.err
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 }
 
@@ -87,7 +97,7 @@ func failed(err error) *Future {
 // item is one event on its way.
 type item struct {
 	ev  Event
-	buf []byte // envelope, sealed by the writer
+	buf []byte // from encodeBody, sealed by the writer; again if the transaction is repeated
 	old bool   // the key already had this content
 }
 
@@ -99,8 +109,10 @@ type request struct {
 	barrier bool                    // sync HEAD before answering
 	closing bool                    // last request: mark HEAD closed
 	weight  int64
-	fut     *Future
+	fut     Future
 	failErr error
+
+	one [1]item // room for the items of the usual request
 }
 
 // eventWriter owns ledger.db and HEAD.
@@ -115,6 +127,7 @@ type eventWriter struct {
 	tree     frontier
 	hashes   hashAppender
 	lastSync time.Time
+	held     *request // taken from the queue while a batch was collected, and not part of it
 }
 
 func (w *eventWriter) start() {
@@ -127,40 +140,58 @@ func (w *eventWriter) run() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		var batch []*request
+		first := w.held
+		w.held = nil
+		if first == nil {
+			select {
+			case r, ok := <-w.ch:
+				if !ok {
+					return
+				}
+				first = r
+			case <-tick.C:
+				w.syncHead()
+				continue
+			}
+		}
+		b := &batch{}
+		b.add(first)
+		w.commit(b)
+		if w.l.opts.Now().Sub(w.lastSync) >= time.Second {
+			w.syncHead()
+		}
+	}
+}
+
+// batch is what becomes durable in one transaction.
+type batch struct {
+	requests []*request
+	events   int
+	weight   int64
+}
+
+func (b *batch) add(r *request) {
+	b.requests = append(b.requests, r)
+	b.events += len(r.items)
+	b.weight += r.weight
+}
+
+// fill adds the requests that wait, without waiting for more. It is called again while the batch is being applied, so that
+// callers that were answered by the last commit get into this one. An operation on the tables is alone in its batch.
+func (w *eventWriter) fill(b *batch) {
+	for w.held == nil && b.requests[0].op == nil && b.events < maxGroupEvents && b.weight < maxGroupBytes {
 		select {
 		case r, ok := <-w.ch:
 			if !ok {
 				return
 			}
-			batch = append(batch, r)
-		case <-tick.C:
-			w.syncHead()
-			continue
-		}
-		events, size := len(batch[0].items), batch[0].weight
-	drain:
-		for batch[0].op == nil && events < maxGroupEvents && size < maxGroupBytes {
-			select {
-			case r, ok := <-w.ch:
-				if !ok {
-					break drain
-				}
-				if r.op != nil { // alone: commit what is there, then it
-					w.commit(batch)
-					batch = []*request{r}
-					break drain
-				}
-				batch = append(batch, r)
-				events += len(r.items)
-				size += r.weight
-			default:
-				break drain
+			if r.op != nil {
+				w.held = r
+				return
 			}
-		}
-		w.commit(batch)
-		if w.l.opts.Now().Sub(w.lastSync) >= time.Second {
-			w.syncHead()
+			b.add(r)
+		default:
+			return
 		}
 	}
 }
@@ -173,61 +204,60 @@ func (w *eventWriter) syncHead() {
 }
 
 // commit makes a batch durable and answers it.
-func (w *eventWriter) commit(batch []*request) {
+func (w *eventWriter) commit(b *batch) {
 	start := time.Now()
+	w.fill(b)
 	if err := w.l.usable(); err != nil {
-		w.answer(batch, err)
+		w.answer(b, err)
 		return
 	}
-	changed := false
-	for _, r := range batch {
-		if r.op != nil || len(r.items) > 0 {
-			changed = true
-		}
-	}
-	if changed {
-		err := w.transact(batch)
+	if b.events > 0 || b.requests[0].op != nil {
+		err := w.transact(b)
 		if err != nil && isFull(err) && w.l.releaseReserve() {
 			w.l.opts.Log.Warn("the disk is full: the reserve was given back", "err", err)
-			w.l.setFull(w.l.fullError(batchWeight(batch), err))
-			err = w.transact(batch)
+			w.l.setFull(w.l.fullError(b.weight+fullSlack, err))
+			err = w.transact(b)
 		}
 		if err != nil {
 			if isFull(err) {
-				err = w.l.fullError(batchWeight(batch), err)
+				err = w.l.fullError(b.weight+fullSlack, err)
 				w.l.setFull(err)
 			} else if !errors.Is(err, errRefused) {
 				w.l.poison(err)
 				err = poisoned(err)
 			}
-			w.answer(batch, err)
+			w.answer(b, err)
 			return
 		}
-		if err := w.headFile.write(w.head, batch[len(batch)-1].closing); err != nil {
+		if err := w.headFile.write(w.head, b.closing()); err != nil {
 			w.l.opts.Log.Error("HEAD could not be written", "err", err)
 		}
 		h := w.head
-		w.l.publish(&h, batch, time.Since(start))
+		w.l.publish(&h, b.requests, time.Since(start))
 	}
-	for _, r := range batch {
+	for _, r := range b.requests {
 		if r.barrier {
 			w.syncHead()
 			break
 		}
 	}
-	w.answer(batch, nil)
+	w.answer(b, nil)
 }
 
-func batchWeight(batch []*request) int64 {
-	n := int64(64 << 10)
-	for _, r := range batch {
-		n += r.weight
+// fullSlack is what a batch may need beside its events: pages on the way to them.
+const fullSlack = 64 << 10
+
+func (b *batch) closing() bool { return b.requests[len(b.requests)-1].closing }
+
+func (w *eventWriter) answer(b *batch, err error) {
+	var weight int64
+	for _, r := range b.requests {
+		weight += r.weight
 	}
-	return n
-}
-
-func (w *eventWriter) answer(batch []*request, err error) {
-	for _, r := range batch {
+	if weight > 0 {
+		w.sem.Release(weight)
+	}
+	for _, r := range b.requests {
 		e := err
 		if r.failErr != nil {
 			e = r.failErr
@@ -236,14 +266,11 @@ func (w *eventWriter) answer(batch []*request, err error) {
 			r.after()
 		}
 		r.fut.err = e
-		if e == nil && len(r.items) > 0 {
-			r.fut.events = make([]Event, len(r.items))
+		if e == nil {
 			for i := range r.items {
-				r.fut.events[i] = r.items[i].ev
+				r.items[i].buf = nil
 			}
-		}
-		if r.weight > 0 {
-			w.sem.Release(r.weight)
+			r.fut.items = r.items
 		}
 		close(r.fut.done)
 	}
@@ -257,8 +284,8 @@ type refusal struct{ error }
 func (r refusal) Is(t error) bool { return t == errRefused }
 func (r refusal) Unwrap() error   { return r.error }
 
-// transact applies a batch in one transaction. After an error the writer's state is as before.
-func (w *eventWriter) transact(batch []*request) error {
+// transact applies a batch in one transaction, and what comes meanwhile. After an error the writer's state is as before.
+func (w *eventWriter) transact(b *batch) error {
 	head, tree, hashes := w.head, w.tree, w.hashes
 	committing := false
 	err := guarded(databaseName, func() error {
@@ -273,26 +300,12 @@ func (w *eventWriter) transact(batch []*request) error {
 		}()
 		t := newTables(tx)
 		now := w.l.opts.Now()
-		for _, r := range batch {
-			r.failErr = nil
-			if r.op != nil {
-				if err := r.op(tx); err != nil {
-					return refusal{err}
-				}
+		for i := 0; i < len(b.requests); i++ {
+			if err := w.applyRequest(t, b.requests[i], now); err != nil {
+				return err
 			}
-			if err := w.precheck(t, r); err != nil {
-				if r.op != nil {
-					return refusal{err}
-				}
-				r.failErr = err
-				continue
-			}
-			for i := range r.items {
-				if !r.items[i].old {
-					if err := w.apply(t, &r.items[i], now); err != nil {
-						return err
-					}
-				}
+			if i+1 == len(b.requests) {
+				w.fill(b)
 			}
 		}
 		if w.head.Seq != head.Seq {
@@ -321,6 +334,31 @@ func (w *eventWriter) transact(batch []*request) error {
 	return nil
 }
 
+// applyRequest writes a request's events, unless its own fault keeps them out: then the others go on.
+func (w *eventWriter) applyRequest(t *tables, r *request, now time.Time) error {
+	r.failErr = nil
+	if r.op != nil {
+		if err := r.op(t.tx); err != nil {
+			return refusal{err}
+		}
+	}
+	if err := w.precheck(t, r); err != nil {
+		if r.op != nil {
+			return refusal{err}
+		}
+		r.failErr = err
+		return nil
+	}
+	for i := range r.items {
+		if !r.items[i].old {
+			if err := w.apply(t, &r.items[i], now); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // confirmHead re-reads the head after a commit that ran out of space: if it is not what it was before, the failed
 // transaction is half visible and the handle must not be used.
 func (w *eventWriter) confirmHead() error {
@@ -342,11 +380,13 @@ func isFull(err error) bool { return isDiskFull(err) || errors.Is(err, berrors.E
 
 // tables are the buckets of a transaction.
 type tables struct {
+	tx *bolt.Tx
+
 	events, keys, locations, inline, owners, hashes, segments, head *bolt.Bucket
 }
 
 func newTables(tx *bolt.Tx) *tables {
-	t := &tables{tx.Bucket(bucketEvents), tx.Bucket(bucketKeys), tx.Bucket(bucketLocations), tx.Bucket(bucketInline),
+	t := &tables{tx, tx.Bucket(bucketEvents), tx.Bucket(bucketKeys), tx.Bucket(bucketLocations), tx.Bucket(bucketInline),
 		tx.Bucket(bucketOwners), tx.Bucket(bucketHashes), tx.Bucket(bucketSegments), tx.Bucket(bucketHead)}
 	t.events.FillPercent = 1
 	t.locations.FillPercent = 1
@@ -380,9 +420,12 @@ func (w *eventWriter) precheck(t *tables, r *request) error {
 		if at == nil {
 			continue
 		}
-		old, err := decodeEnvelope(t.events.Get(at))
+		if len(at) != 8 {
+			return &DamageError{File: databaseName, Key: e.Key, Chunk: -1, What: "index entry"}
+		}
+		old, err := checkEvent(binary.BigEndian.Uint64(at), t.events.Get(at))
 		if err != nil {
-			return &DamageError{File: databaseName, Seq: binary.BigEndian.Uint64(at), Key: e.Key, Chunk: -1, What: "envelope", Inner: err}
+			return err
 		}
 		if field := old.differs(e); field != "" {
 			return &DivergenceError{Key: e.Key, Field: field, Seq: old.Seq, Old: old.Digest(), New: e.Digest()}
@@ -415,7 +458,7 @@ func (w *eventWriter) apply(t *tables, it *item, now time.Time) error {
 	e := &it.ev
 	e.Seq, e.Prev = w.head.Seq+1, w.head.Hash
 	e.Time = now.UTC().Round(0)
-	buf, hash := sealEnvelope(bytes.Clone(it.buf), e.Seq, e.Time, e.Prev)
+	buf, hash := sealEnvelope(it.buf, e.Seq, e.Time, e.Prev)
 	e.Hash = hash
 	at := seqKey(e.Seq)
 	if err := t.events.Put(at, buf); err != nil {

@@ -1,8 +1,14 @@
 package main
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
+
+	bolt "go.etcd.io/bbolt"
 
 	"quire/ledger"
 )
@@ -17,63 +23,118 @@ func decision(i int) ledger.Event {
 	return ledger.Event{Type: "decision", Schema: 1, Key: key, Record: []byte(record)}
 }
 
-// events measures decisions: many at a time, and one after the other.
+// events measures decisions: many at a time, and one after the other. The alternative is bbolt alone with the same values
+// under increasing numbers: no index, hash, chain, tree or anchor.
 func (b *bench) events() error {
 	const inFlight = 4096
-	var many []float64
-	total := b.pick(400_000, 160_000)
-	for range b.pick(5, 3) {
+	total := b.pick(400_000, 120_000)
+	all := make([]ledger.Event, total)
+	for i := range all {
+		all[i] = decision(i)
+	}
+	ours := func() (float64, error) {
 		l, err := b.create(options())
 		if err != nil {
-			return err
-		}
-		all := make([]ledger.Event, total)
-		for i := range all {
-			all[i] = decision(i)
+			return 0, err
 		}
 		window := make([]*ledger.Future, inFlight)
 		start := time.Now()
 		for i := range all {
 			if f := window[i%inFlight]; f != nil {
-				if _, err := f.All(b.ctx); err != nil {
-					return err
+				if _, err := f.Wait(b.ctx); err != nil {
+					return 0, err
 				}
 			}
 			window[i%inFlight] = l.Append(b.ctx, all[i])
 		}
 		for _, f := range window {
-			if _, err := f.All(b.ctx); err != nil {
-				return err
+			if _, err := f.Wait(b.ctx); err != nil {
+				return 0, err
 			}
 		}
-		many = append(many, float64(total)/time.Since(start).Seconds())
-		if err := b.finish(l); err != nil {
-			return err
-		}
+		rate := float64(total) / time.Since(start).Seconds()
+		return rate, b.finish(l)
 	}
-	r := Result{Name: "decisions, 4,096 in flight", Unit: "/s", Target: 200_000, Of: "ours", Runs: len(many)}
-	r.Ours, r.Median = most(many)
-	b.report(r)
+	other := func() (rate float64, err error) {
+		err = b.plainBolt(func(db *bolt.DB) error {
+			start := time.Now()
+			for at := 0; at < total; at += inFlight {
+				if err := putValues(db, at, all[at:min(at+inFlight, total)]); err != nil {
+					return err
+				}
+			}
+			rate = float64(total) / time.Since(start).Seconds()
+			return nil
+		})
+		return rate, err
+	}
+	if err := b.pairs(Result{Name: "decisions, 4,096 in flight", Unit: "/s", Against: "bbolt alone, 4,096 values a transaction", Target: 200_000, Of: "ours"}, b.pick(5, 3), ours, other); err != nil {
+		return err
+	}
 
 	l, err := b.create(options())
 	if err != nil {
 		return err
 	}
-	var lone []float64
 	n := 0
-	for range b.pick(20, 8) {
-		const step = 500
+	const step = 300
+	one := func() (float64, error) {
 		start := time.Now()
 		for range step {
 			if _, err := l.Append(b.ctx, decision(n)).Wait(b.ctx); err != nil {
-				return err
+				return 0, err
 			}
 			n++
 		}
-		lone = append(lone, step/time.Since(start).Seconds())
+		return step / time.Since(start).Seconds(), nil
 	}
-	r = Result{Name: "decisions, alone", Unit: "/s", Target: 3_000, Of: "ours", Runs: len(lone)}
-	r.Ours, r.Median = most(lone)
-	b.report(r)
+	err = b.plainBolt(func(db *bolt.DB) error {
+		m := 0
+		return b.pairs(Result{Name: "decisions, alone", Unit: "/s", Against: "bbolt alone, one value a transaction", Target: 3_000, Of: "ours"}, b.pick(24, 10), one, func() (float64, error) {
+			start := time.Now()
+			for range step {
+				if err := putValues(db, m, all[m:m+1]); err != nil {
+					return 0, err
+				}
+				m++
+			}
+			return step / time.Since(start).Seconds(), nil
+		})
+	})
+	if err != nil {
+		return err
+	}
 	return b.finish(l)
+}
+
+// plainBolt calls f with a new bbolt file that has the ledger's page size.
+func (b *bench) plainBolt(f func(db *bolt.DB) error) error {
+	path := filepath.Join(b.dir, "plain.db")
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: time.Second, PageSize: 16 << 10, FreelistType: bolt.FreelistMapType, InitialMmapSize: 4 << 30})
+	if err != nil {
+		return err
+	}
+	defer os.Remove(path)
+	err = db.Update(func(tx *bolt.Tx) error {
+		_, err := tx.CreateBucket([]byte("ev"))
+		return err
+	})
+	if err == nil {
+		err = f(db)
+	}
+	return errors.Join(err, db.Close())
+}
+
+func putValues(db *bolt.DB, at int, events []ledger.Event) error {
+	return db.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte("ev"))
+		b.FillPercent = 1
+		for i := range events {
+			v := append(make([]byte, 64, 64+len(events[i].Key)+len(events[i].Record)), events[i].Key...)
+			if err := b.Put(binary.BigEndian.AppendUint64(nil, uint64(at+i)), append(v, events[i].Record...)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

@@ -19,6 +19,7 @@ import (
 	"os/signal"
 	"regexp"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"strings"
 )
@@ -74,6 +75,7 @@ func main() {
 	quick := flag.Bool("quick", false, "fewer runs and events: under 40 s")
 	asJSON := flag.Bool("json", false, "one JSON object a measurement")
 	match := flag.String("match", "", "only groups whose name matches: blobs, events, codec, replay, large")
+	profile := flag.String("cpuprofile", "", "write a processor profile of the measurements to this file")
 	where := flag.String("dir", "", "directory for the files; by default the system's temporary one")
 	flag.Parse()
 	filter, err := regexp.Compile(*match)
@@ -81,9 +83,20 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench: -match:", err)
 		os.Exit(2)
 	}
+	if *profile != "" {
+		f, err := os.Create(*profile)
+		if err == nil {
+			err = pprof.StartCPUProfile(f)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "bench: -cpuprofile:", err)
+			os.Exit(2)
+		}
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err = run(ctx, *where, *quick, *asJSON, filter)
 	stop()
+	pprof.StopCPUProfile()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
