@@ -55,11 +55,15 @@ func (c *DoctorCmd) Run(ctx context.Context, o *output) error {
 			fmt.Fprintf(o.out, "                 try: %s\n", s.Try)
 		}
 	}
-	if c.JSON {
-		writeJSON(o.out, map[string]any{"type": "result", "state": worst})
-	}
+	exit := engine.ExitOK
 	if worst == "error" {
-		return &silentExit{engine.ExitFailure, "no run would work here"}
+		exit = engine.ExitFailure
+	}
+	if c.JSON {
+		writeJSON(o.out, map[string]any{"type": "result", "exit": exit, "state": worst})
+	}
+	if exit != engine.ExitOK {
+		return &silentExit{exit, "no run would work here"}
 	}
 	return nil
 }

@@ -54,13 +54,17 @@ func (c *WatchCmd) Run(ctx context.Context, o *output) error {
 		}
 		told = now
 		if !st.Live {
-			if c.JSON {
-				writeJSON(o.out, map[string]any{"type": "result", "status": st})
+			exit := engine.ExitOK
+			if e.State != "finished" {
+				exit = engine.ExitStoppedDurably
 			}
-			if e.State == "finished" {
+			if c.JSON {
+				writeJSON(o.out, map[string]any{"type": "result", "exit": exit, "status": st})
+			}
+			if exit == engine.ExitOK {
 				return nil
 			}
-			return &silentExit{engine.ExitStoppedDurably, "the run is not finished: " + stateOf(st, e)}
+			return &silentExit{exit, "the run is not finished: " + stateOf(st, e)}
 		}
 		select {
 		case <-ctx.Done():

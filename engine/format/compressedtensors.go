@@ -88,7 +88,7 @@ func ctIgnore(left, quantized []string) []string {
 		}
 	}
 	slices.SortStableFunc(out, CompareNames)
-	for _, p := range patterns(sp.experts, nil, `\..*`) {
+	for _, p := range patterns(sp.experts, expertBlocks(quantized), `\..*`) {
 		out = append(out, "re:"+p)
 	}
 	if out == nil {
@@ -105,16 +105,21 @@ func ctPatterns(sp spellings, others []string) []string {
 	for _, p := range patterns(single, others, "") {
 		out = append(out, "re:"+p)
 	}
+	for _, p := range patterns(sp.experts, expertBlocks(others), `(?:\..*)?`) {
+		out = append(out, "re:"+p)
+	}
+	return out
+}
+
+// expertBlocks gives the "…mlp.experts" of the layers whose routed experts are among the modules.
+func expertBlocks(modules []string) []string {
 	var blocks []string
-	for _, f := range FusedSets(others) {
+	for _, f := range FusedSets(modules) {
 		if f.Experts {
 			blocks = append(blocks, f.Name)
 		}
 	}
-	for _, p := range patterns(sp.experts, blocks, `(?:\..*)?`) {
-		out = append(out, "re:"+p)
-	}
-	return out
+	return blocks
 }
 
 // Config describes a pack-quantized checkpoint: weights only.

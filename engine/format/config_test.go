@@ -266,3 +266,44 @@ func TestConfigLarge(t *testing.T) {
 		}
 	}
 }
+
+// TestIgnoredExpertsOfOneLayer: leaving the experts of one layer alone excludes those of no other layer.
+func TestIgnoredExpertsOfOneLayer(t *testing.T) {
+	for _, name := range []string{"compressed-tensors", "compressed-tensors-w8a8"} {
+		f, err := format.Lookup(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := moeSummary(schemeFor(name))
+		var kept []format.Written
+		for _, m := range s.Modules {
+			if strings.HasPrefix(m.Name, "model.layers.0.mlp.experts.") {
+				s.Left = append(s.Left, m.Name)
+			} else {
+				kept = append(kept, m)
+			}
+		}
+		s.Modules = kept
+		c, err := f.Config(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var q struct {
+			Ignore []string `json:"ignore"`
+		}
+		if err := json.Unmarshal(c.QuantizationConfig, &q); err != nil {
+			t.Fatal(err)
+		}
+		ignored := func(module string) bool {
+			return slices.ContainsFunc(q.Ignore, func(entry string) bool {
+				re, isPattern := strings.CutPrefix(entry, "re:")
+				return entry == module || isPattern && regexp.MustCompile(re).MatchString(module)
+			})
+		}
+		for l, want := range []bool{true, false} {
+			if m := fmt.Sprintf("model.layers.%d.mlp.experts.1.up_proj", l); ignored(m) != want {
+				t.Errorf("%s: %s ignored: %v; the list is %q", name, m, !want, q.Ignore)
+			}
+		}
+	}
+}
