@@ -314,7 +314,7 @@ func (w *attentionWork) block(a *attention, i, first, b, n, seen int, keys, valu
 			if d > 0 {
 				mode = modeAdd
 			}
-			a.micro.f32[h](min(kBlock, s.QKDim-d), &tile[d*h], h, &qp[d*panelWidth], c, panelWidth, mode, &tile[0])
+			a.micro.f32[h](min(kBlock, s.QKDim-d), &tile[d*h], h, &qp[d*panelWidth], panelWidth/2, c, panelWidth, mode, 1, &tile[0], 0)
 		}
 		at += h
 	}
@@ -344,7 +344,7 @@ func (w *attentionWork) block(a *attention, i, first, b, n, seen int, keys, valu
 		if t < extra {
 			h++
 		}
-		a.micro.f32[h](seen, &values[c*n], h, &scores[0], &o[c*panelWidth], panelWidth, modeChain, &values[c*n])
+		a.micro.f32[h](seen, &values[c*n], h, &scores[0], panelWidth/2, &o[c*panelWidth], panelWidth, modeChain, 1, &values[c*n], 0)
 		c += h
 	}
 }

@@ -127,7 +127,7 @@ func panelKernels(t *microTable, x *Rows) (f *[maxHeight + 1]microKernel, steps 
 	return &t.f32, (x.M + 1) &^ 1
 }
 
-// packBlocks packs every block into 32-wide panels [panel][step][32], per lanes
+// packBlocks packs every block into 32-wide panels [panel][half][step][16], per lanes
 // apart. Without a bf16 dot product, bf16 rows are widened with each pair
 // swapped, so that the natural order of the f32 kernel is the contract's 1,0,3,2.
 // slices, if not nil, gets the same panels cut for the broadcast side.
@@ -150,51 +150,85 @@ func packBlocks(p *Pool, t *microTable, lanes, slices []uint32, blocks []Rows, p
 	})
 }
 
-// slicePanel cuts a panel [step][32] into the tile heights of the level, slice
+// slicePanel cuts a panel [half][step][16] into the tile heights of the level, slice
 // after slice as [step][height]: as the broadcast side of a product a slice of the
 // panel itself would touch a cache line a step and push the other side out of the cache.
 func slicePanel(t *microTable, dst, panel []uint32, steps int) {
+	const w = panelWidth / 2
 	r := 0
-	for _, h := range t.slices {
-		out := dst[r*steps : (r+h)*steps]
-		switch h {
-		case 8:
-			for i := range steps {
-				*(*[8]uint32)(out[i*8:]) = *(*[8]uint32)(panel[i*panelWidth+r:])
+	for _, s := range t.slices {
+		for range s.count {
+			h := s.height
+			out := dst[r*steps : (r+h)*steps]
+			left := min(h, max(0, w-r)) // rows of the left half
+			switch {
+			case r < w && r+h > w:
+				a, b := panel[r:], panel[steps*w:]
+				for i := range steps {
+					row := out[i*h : (i+1)*h]
+					copy(row, a[i*w:][:left])
+					copy(row[left:], b[i*w:])
+				}
+			default:
+				from := panel[r:]
+				if r >= w {
+					from = panel[steps*w+r-w:]
+				}
+				copyColumns(out, from, h, steps)
 			}
-		case 6:
-			for i := range steps {
-				*(*[6]uint32)(out[i*6:]) = *(*[6]uint32)(panel[i*panelWidth+r:])
-			}
-		case 5:
-			for i := range steps {
-				*(*[5]uint32)(out[i*5:]) = *(*[5]uint32)(panel[i*panelWidth+r:])
-			}
-		default:
-			for i := range steps {
-				copy(out[i*h:(i+1)*h], panel[i*panelWidth+r:])
-			}
+			r += h
 		}
-		r += h
+	}
+}
+
+// copyColumns takes the first h lanes of every 16.
+func copyColumns(out, from []uint32, h, steps int) {
+	const w = panelWidth / 2
+	switch h {
+	case 8:
+		for i := range steps {
+			*(*[8]uint32)(out[i*8:]) = *(*[8]uint32)(from[i*w:])
+		}
+	case 6:
+		for i := range steps {
+			*(*[6]uint32)(out[i*6:]) = *(*[6]uint32)(from[i*w:])
+		}
+	case 5:
+		for i := range steps {
+			*(*[5]uint32)(out[i*5:]) = *(*[5]uint32)(from[i*w:])
+		}
+	default:
+		for i := range steps {
+			copy(out[i*h:(i+1)*h], from[i*w:])
+		}
 	}
 }
 
 // packPanel packs columns c0..c0+32 of x along its rows: step i, lane j holds
 // x[i][c0+j] (bf16: see packBlocks). Columns past K are zero.
 func (x *Rows) packPanel(t *microTable, dst []uint32, c0 int) {
-	cols := min(panelWidth, x.K-c0)
-	if cols < panelWidth {
+	x.packHalf(t, dst[:len(dst)/2], c0)
+	x.packHalf(t, dst[len(dst)/2:], c0+panelWidth/2)
+}
+
+func (x *Rows) packHalf(t *microTable, dst []uint32, c0 int) {
+	const w = panelWidth / 2
+	cols := max(0, min(w, x.K-c0))
+	if cols < w {
 		clear(dst)
+	}
+	if cols == 0 {
+		return
 	}
 	switch {
 	case x.BF16 == nil:
 		out := floats(dst)
 		for r := range x.M {
-			if cols == panelWidth {
-				*(*[panelWidth]float32)(out[r*panelWidth:]) = *(*[panelWidth]float32)(x.F32[r*x.Stride+c0:])
+			if cols == w {
+				*(*[w]float32)(out[r*w:]) = *(*[w]float32)(x.F32[r*x.Stride+c0:])
 				continue
 			}
-			copy(out[r*panelWidth:r*panelWidth+cols], x.F32[r*x.Stride+c0:])
+			copy(out[r*w:r*w+cols], x.F32[r*x.Stride+c0:])
 		}
 	case t.nativeBF16():
 		for r := 0; r < x.M; r += 2 {
@@ -203,14 +237,14 @@ func (x *Rows) packPanel(t *microTable, dst []uint32, c0 int) {
 			if r+1 < x.M {
 				hi = x.BF16[(r+1)*x.Stride+c0:][:cols]
 			}
-			interleaveRows(t, dst[r/2*panelWidth:][:panelWidth], lo, hi)
+			interleaveRows(t, dst[r/2*w:][:w], lo, hi)
 		}
 	default:
 		for r := range x.M {
-			widenRow(t, dst[(r^1)*panelWidth:][:panelWidth], x.BF16[r*x.Stride+c0:][:cols])
+			widenRow(t, dst[(r^1)*w:][:w], x.BF16[r*x.Stride+c0:][:cols])
 		}
 		if x.M&1 == 1 {
-			clear(dst[(x.M-1)*panelWidth:][:panelWidth])
+			clear(dst[(x.M-1)*w:][:w])
 		}
 	}
 }

@@ -237,40 +237,47 @@ func computeTile(t *microTable, u *gemmUnit, lanes []uint32, tl *gemmTile) {
 		for jp := tl.j0; jp < tl.j1; jp++ {
 			b := w.panel(k0, jp)
 			steps := len(b) / panelWidth
-			ahead := w.after(k0, jp, tl)
+			pf, bytes := w.after(k0, jp, tl)
+			ahead := t.fetchStep(bytes, steps*(tl.p1-tl.p0))
 			whole := (jp+1)*panelWidth <= w.n
-			for ip := tl.p0; ip < tl.p1; ip++ {
+			for ip := tl.p0; ip < tl.p1; {
 				at, h := u.panel(k0, ip)
 				a := lanePtr(lanes, at)
 				y := job.Y[(u.r0+ip*u.high)*job.LDY+jp*panelWidth:]
-				pf := &b[0]
-				if i := (ip - tl.p0) * steps * 4; i < len(ahead) {
-					pf = &ahead[i]
-				}
+				count := 1
 				if whole {
-					kernels[h](steps, a, h, lanePtr(b, 0), &y[0], job.LDY, mode, f32Ptr(pf))
-					continue
+					count = min(tl.p1, u.rows/u.high) - ip // tiles of the full height
+					if h < u.high {
+						count = 1
+					}
+					kernels[h](steps, a, h, lanePtr(b, 0), steps*panelWidth/2, &y[0], job.LDY, mode, count, pf, ahead)
+				} else {
+					kernels[h](steps, a, h, lanePtr(b, 0), steps*panelWidth/2, &edge[0], panelWidth, modeStore, 1, pf, ahead)
+					n := w.n - jp*panelWidth
+					for r := range h {
+						joinRow(y[r*job.LDY:][:n], edge[r*panelWidth:], mode)
+					}
 				}
-				kernels[h](steps, a, h, lanePtr(b, 0), &edge[0], panelWidth, modeStore, f32Ptr(pf))
-				n := w.n - jp*panelWidth
-				for r := range h {
-					joinRow(y[r*job.LDY:][:n], edge[r*panelWidth:], mode)
-				}
+				ip += count
+				pf = advance(pf, ahead*steps*t.passes*count)
 			}
 		}
 		mode = modeAdd
 	}
 }
 
-// after is the weight panel that the tile reads next, for prefetching.
-func (w *Weight) after(k0, jp int, tl *gemmTile) []uint32 {
+// after is the weight panel that the tile reads next, as kernels take it for prefetching.
+func (w *Weight) after(k0, jp int, tl *gemmTile) (first *float32, bytes int) {
+	var next []uint32
 	switch {
 	case jp+1 < tl.j1:
-		return w.panel(k0, jp+1)
+		next = w.panel(k0, jp+1)
 	case k0+kBlock < w.k:
-		return w.panel(k0+kBlock, tl.j0)
+		next = w.panel(k0+kBlock, tl.j0)
+	default:
+		return lanePtr(w.panel(k0, jp), 0), 0
 	}
-	return nil
+	return lanePtr(next, 0), 4 * len(next)
 }
 
 // start prepares C and says how the first K block joins it.

@@ -118,7 +118,7 @@ func (f *Factor) Column(slab, e []float32, blk, i int) {
 	c := slab[col*SlabWidth:][:SlabWidth]
 	e = e[:i*SlabWidth]
 	a := lanePtr(f.inside, col*f.block)
-	f.table.f32[1](i, a, 1, &e[0], &c[0], SlabWidth, modeChain, a)
+	f.table.f32[1](i, a, 1, &e[0], SlabWidth/2, &c[0], SlabWidth, modeChain, 1, a, 0)
 }
 
 // Tail brings all columns behind block blk up to date: column c gets
@@ -135,11 +135,14 @@ func (f *Factor) Tail(slab, e []float32, blk int) {
 	for k0 := 0; k0 < k; k0 += kBlock {
 		kn := min(kBlock, k-k0)
 		for at, c := 0, c1; c < f.n; {
-			h := min(f.table.rows, f.n-c)
-			ahead := min(at+k*h+k0*h, len(tail)-1)
-			f.table.f32[h](kn, lanePtr(tail, at+k0*h), h, &e[k0*SlabWidth], &slab[c*SlabWidth], SlabWidth, modeAdd, lanePtr(tail, ahead))
-			at += k * h
-			c += h
+			h, count := min(f.table.rows, f.n-c), 1
+			if kn == k { // the tiles lie one behind the other; a call stays below some 20 µs
+				count = max(1, min((f.n-c)/h, 4096/(k*h/8+1)))
+			}
+			ahead := lanePtr(tail, min(at+count*k*h+k0*h, len(tail)-1))
+			f.table.f32[h](kn, lanePtr(tail, at+k0*h), h, &e[k0*SlabWidth], SlabWidth/2, &slab[c*SlabWidth], SlabWidth, modeAdd, count, ahead, 0)
+			at += count * k * h
+			c += count * h
 		}
 	}
 }

@@ -202,8 +202,8 @@ func tileSteps(products, threads int) (rows, cols int) {
 func panelProduct(t *microTable, f *[maxHeight + 1]microKernel, steps int, a []uint32, b *float32, c *float64, ldc int) {
 	pf := lanePtr(a, 0)
 	r := 0
-	for _, h := range t.slices {
-		f[h](steps, lanePtr(a, r*steps), h, b, (*float32)(unsafe.Pointer(unsafe.Add(unsafe.Pointer(c), 8*r*ldc))), ldc, modeAdd64, pf)
-		r += h
+	for _, s := range t.slices {
+		f[s.height](steps, lanePtr(a, r*steps), s.height, b, steps*panelWidth/2, (*float32)(unsafe.Pointer(advance(c, 8*r*ldc))), ldc, modeAdd64, s.count, pf, 0)
+		r += s.count * s.height
 	}
 }

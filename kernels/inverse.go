@@ -29,8 +29,8 @@ func InverseFactor(p *Pool, u, h []float32, n int) *Pivot {
 	t := micro()
 	f := factorizer[float32]{
 		pool: p, width: panelWidth, slices: t.slices,
-		kernel: func(h, k int, a *float32, lda int, b, c *float32, ldc, mode int) {
-			t.f32[h](k, a, lda, b, c, ldc, mode, a)
+		kernel: func(h, k int, a, b *float32, half int, c *float32, ldc, mode, count int) {
+			t.f32[h](k, a, h, b, half, c, ldc, mode, count, a, 0)
 		},
 		packRows: func(dst []float32, ld int, src []float32, stride, rows, k int) {
 			x := Rows{M: rows, K: k, Stride: stride, F32: src}
@@ -50,9 +50,9 @@ func InverseFactor(p *Pool, u, h []float32, n int) *Pivot {
 func InverseFactor64(p *Pool, u, h []float64, n int) *Pivot {
 	t := micro()
 	f := factorizer[float64]{
-		pool: p, width: panelWidth64, slices: slices64[:],
-		kernel: func(h, k int, a *float64, lda int, b, c *float64, ldc, mode int) {
-			t.f64[h](k, a, lda, b, c, ldc, mode)
+		pool: p, width: panelWidth64, slices: slices64,
+		kernel: func(h, k int, a, b *float64, half int, c *float64, ldc, mode, count int) {
+			t.f64[h](k, a, h, b, half, c, ldc, mode, count, a, 0)
 		},
 		packRows: func(dst []float64, ld int, src []float64, stride, rows, k int) {
 			for r := range rows {
@@ -72,9 +72,9 @@ func InverseFactor64(p *Pool, u, h []float64, n int) *Pivot {
 // factorizer holds what differs between the precisions.
 type factorizer[T float32 | float64] struct {
 	pool   *Pool
-	width  int   // panel width; sizes of the recursion are multiples of it
-	slices []int // tile heights of one panel
-	kernel func(h, k int, a *T, lda int, b, c *T, ldc, mode int)
+	width  int     // panel width; sizes of the recursion are multiples of it
+	slices []slice // tile heights of one panel
+	kernel func(h, k int, a, b *T, half int, c *T, ldc, mode, count int)
 	// packRows writes rows (<= ld) of k elements as [k][ld]; lanes of missing rows
 	// get anything.
 	packRows func(dst []T, ld int, src []T, stride, rows, k int)
@@ -83,7 +83,7 @@ type factorizer[T float32 | float64] struct {
 	m     []T // the matrix, lower triangle, row stride n
 	n     int
 	rows  []T // packed left operand: [panel][slice][k][height]
-	cols  []T // packed right operand: [panel][k][width]
+	cols  []T // packed right operand: [panel][half][k][width/2]
 	pivot *Pivot
 }
 
@@ -174,12 +174,14 @@ func (f *factorizer[T]) packRowSlices(r0, c0, m, k int, lower bool) {
 			kk = min(k, (ip+1)*w)
 		}
 		r := 0
-		for _, h := range f.slices {
-			at := (ip*w + r) * k
-			if have := min(h, rows-r); have > 0 {
-				f.packRows(f.rows[at:at+h*kk], h, f.m[(r0+ip*w+r)*f.n+c0:], f.n, have, kk)
+		for _, s := range f.slices {
+			for range s.count {
+				h, at := s.height, (ip*w+r)*k
+				if have := min(h, rows-r); have > 0 {
+					f.packRows(f.rows[at:at+h*k], h, f.m[(r0+ip*w+r)*f.n+c0:], f.n, have, kk)
+				}
+				r += h
 			}
-			r += h
 		}
 	})
 }
@@ -192,8 +194,10 @@ func (f *factorizer[T]) packRowPanels(r0, c0, m, k int, lower bool) {
 		if lower {
 			kk = min(k, (ip+1)*w)
 		}
-		at := ip * w * k
-		f.packRows(f.cols[at:at+w*kk], w, f.m[(r0+ip*w)*f.n+c0:], f.n, rows, kk)
+		for r := 0; r < rows; r += w / 2 {
+			at := (ip*w + r) * k
+			f.packRows(f.cols[at:at+w/2*k], w/2, f.m[(r0+ip*w+r)*f.n+c0:], f.n, min(w/2, rows-r), kk)
+		}
 	})
 }
 
@@ -206,18 +210,21 @@ func (f *factorizer[T]) packColumnPanels(r0, c0, k, m int, negate, lower bool) {
 		if lower {
 			from = jp * w
 		}
-		panel := f.cols[jp*w*k : (jp+1)*w*k]
-		for i := from; i < k; i++ {
-			out := panel[i*w : i*w+w]
-			row := f.m[(r0+i)*f.n+c0+jp*w:][:cols]
-			if negate {
-				for j, v := range row {
-					out[j] = -v
+		for h := 0; h < w; h += w / 2 {
+			half := f.cols[(jp*w+h)*k:][:w/2*k]
+			have := max(0, min(w/2, cols-h))
+			for i := from; i < k; i++ {
+				out := half[i*w/2 : (i+1)*w/2]
+				row := f.m[(r0+i)*f.n+c0+jp*w+min(h, cols):][:have]
+				if negate {
+					for j, v := range row {
+						out[j] = -v
+					}
+				} else {
+					copy(out, row)
 				}
-			} else {
-				copy(out, row)
+				clear(out[have:])
 			}
-			clear(out[cols:])
 		}
 	})
 }
@@ -276,11 +283,18 @@ func (f *factorizer[T]) product(r0, c0, m, n, k, mode int, span func(ip, jp int)
 
 // tile runs one panel product over k from..to.
 func (f *factorizer[T]) tile(ip, jp, k, from, to int, c []T, ldc, mode int) {
-	b := &f.cols[(jp*k+from)*f.width]
+	b := &f.cols[jp*k*f.width+from*f.width/2]
+	half := k * f.width / 2
 	r := 0
-	for _, h := range f.slices {
-		f.kernel(h, to-from, &f.rows[(ip*f.width+r)*k+from*h], h, b, &c[r*ldc], ldc, mode)
-		r += h
+	for _, s := range f.slices {
+		count, calls := 1, s.count
+		if to-from == k { // the tiles lie one behind the other
+			count, calls = s.count, 1
+		}
+		for range calls {
+			f.kernel(s.height, to-from, &f.rows[(ip*f.width+r)*k+from*s.height], b, half, &c[r*ldc], ldc, mode, count)
+			r += count * s.height
+		}
 	}
 }
 
@@ -303,7 +317,7 @@ func (f *factorizer[T]) base(o, n int) {
 			for k := range j {
 				neg[k] = -cols[k*w+j]
 			}
-			f.kernel(1, j, &neg[0], 1, &cols[0], &col[0], w, modeChain)
+			f.kernel(1, j, &neg[0], &cols[0], w/2, &col[0], w, modeChain, 1)
 		}
 		p := float64(col[j])
 		if !(p > 0 && p <= f.most) {
@@ -325,7 +339,7 @@ func (f *factorizer[T]) base(o, n int) {
 			for k := range r {
 				neg[k] = -cols[k*w+r]
 			}
-			f.kernel(1, r, &neg[0], 1, &inv[0], &row[0], w, modeChain)
+			f.kernel(1, r, &neg[0], &inv[0], w/2, &row[0], w, modeChain, 1)
 		}
 		d := cols[r*w+r]
 		for c := range r + 1 {

@@ -19,9 +19,18 @@ const (
 	modeSub   = 4 // C = C - acc
 )
 
-// microKernel computes an h x 32 tile: acc[r][j] = chain over k of
-// fma(a[k*lda+r], b[k*32+j], acc), then joins it with c as mode says. ldc is in
-// elements of c. pf points at memory that will be read soon (never dereferenced).
+// microKernel computes count tiles of h x 32, one below the other:
+// acc[r][j] = chain over k of fma(a[k*lda+r], b[k][j], acc), then joins it with c as mode
+// says. ldc is in elements of c; the next tile begins h rows further down in C and
+// k steps further on in a (where the last one ended).
+//
+// b is a panel of 32 columns in two halves of 16: column j < 16 of step i is
+// b[i*16+j], column 16+j is b[half+i*16+j]. A tile reads one half at a time at the AVX2
+// level, so a half of a whole K block (16 KB) stays in the first-level cache. With
+// half = 16 the halves lie side by side, [k][32].
+//
+// pf is memory that will be read soon (never dereferenced): with every step one
+// address is fetched into the second-level cache, the next one ahead bytes further on.
 //
 // There are three kinds with one signature; a, b, c are reinterpreted:
 //
@@ -29,7 +38,38 @@ const (
 //	wide  a float32, b pairs of bf16 in one lane (even k low); one step is two k,
 //	      the odd one first; a advances by 2·lda
 //	dot   a and b pairs of bf16; one step is two k, the odd one first
-type microKernel func(k int, a *float32, lda int, b, c *float32, ldc, mode int, pf *float32)
+type microKernel func(k int, a *float32, lda int, b *float32, half int, c *float32, ldc, mode, count int, pf *float32, ahead int)
+
+// tileKernel is a microKernel of one tile on a panel [k][32].
+type tileKernel func(k int, a *float32, lda int, b, c *float32, ldc, mode int)
+
+// tiles makes the definition of a microKernel from that of one tile, whose step
+// takes perStep k of a.
+func (f tileKernel) tiles(h, perStep int) microKernel {
+	return func(k int, a *float32, lda int, b *float32, half int, c *float32, ldc, mode, count int, _ *float32, _ int) {
+		if half != panelWidth/2 && k > 0 {
+			src, whole := unsafe.Slice(b, half+k*panelWidth/2), make([]float32, k*panelWidth)
+			for i := range k {
+				copy(whole[i*panelWidth:], src[i*panelWidth/2:][:panelWidth/2])
+				copy(whole[i*panelWidth+panelWidth/2:], src[half+i*panelWidth/2:][:panelWidth/2])
+			}
+			b = &whole[0]
+		}
+		perElement := 4
+		if mode == modeAdd64 {
+			perElement = 8
+		}
+		for t := range count {
+			f(k, advance(a, 4*t*k*perStep*lda), lda, b, advance(c, perElement*t*h*ldc), ldc, mode)
+		}
+	}
+}
+
+// fetchStep is the distance of fetches that brings bytes of memory in during steps steps.
+func (t *microTable) fetchStep(bytes, steps int) int { return ceilDiv(bytes, max(1, steps*t.passes)) }
+
+// advance is p moved on by n bytes.
+func advance[T any](p *T, n int) *T { return (*T)(unsafe.Add(unsafe.Pointer(p), n)) }
 
 // maxHeight bounds the tile heights of all levels.
 const maxHeight = 14
@@ -39,9 +79,11 @@ type microTable struct {
 	level Level
 	// rows is the greatest tile height.
 	rows int
+	// passes is how often a kernel goes through its steps: once for each half of the panel, or once for both.
+	passes int
 	// slices cuts a 32-wide panel into tile heights for products of panels with
 	// panels (statistics, factorisation).
-	slices []int
+	slices []slice
 	f32    [maxHeight + 1]microKernel
 	wide   [maxHeight + 1]microKernel
 	dot    [maxHeight + 1]microKernel // nil entries: the level has no bf16 dot product
@@ -50,7 +92,7 @@ type microTable struct {
 	quantize func(codes *uint8, deq, err, w, scale, zero *float32, maxq, diag float32)
 	// transpose is packTranspose for full groups of eight columns.
 	transpose transposer
-	// interleave and widen pack 32 columns of bf16 rows; nil: the loops of rows_pack.go.
+	// interleave and widen pack 16 columns of bf16 rows; nil: the loops of rows_pack.go.
 	interleave func(dst *uint32, lo, hi *uint16)
 	widen      func(dst *uint32, src *uint16)
 	columns    columnKernel
@@ -59,16 +101,24 @@ type microTable struct {
 // nativeBF16 reports whether bf16 pairs are multiplied as they are.
 func (t *microTable) nativeBF16() bool { return t.dot[1] != nil }
 
+// slice is count tiles of one height.
+type slice struct{ height, count int }
+
+var (
+	slices6 = []slice{{6, 2}, {5, 4}} // tiles of at most 6 rows
+	slices8 = []slice{{8, 4}}
+)
+
 var scalarTable = makeScalarTable()
 
 // micro returns the kernels of the level in use.
 func micro() *microTable { return tableOf(CPULevel()) }
 
 func makeScalarTable() *microTable {
-	t := &microTable{level: LevelScalar, rows: 6, slices: []int{6, 6, 5, 5, 5, 5}}
+	t := &microTable{level: LevelScalar, rows: 6, passes: 1, slices: slices6}
 	for h := 1; h <= maxHeight; h++ {
-		t.f32[h] = scalarF32(h)
-		t.wide[h] = scalarWide(h)
+		t.f32[h] = scalarF32(h).tiles(h, 1)
+		t.wide[h] = scalarWide(h).tiles(h, 2)
 		t.f64[h] = scalarF64(h)
 	}
 	t.quantize = scalarQuantize
@@ -78,8 +128,8 @@ func makeScalarTable() *microTable {
 }
 
 // scalarF32 is the definition of the f32 kernel of height h.
-func scalarF32(h int) microKernel {
-	return func(k int, a *float32, lda int, b, c *float32, ldc, mode int, _ *float32) {
+func scalarF32(h int) tileKernel {
+	return func(k int, a *float32, lda int, b, c *float32, ldc, mode int) {
 		var acc [maxHeight][panelWidth]float32
 		startChain(&acc, h, c, ldc, mode)
 		if k > 0 {
@@ -100,8 +150,8 @@ func scalarF32(h int) microKernel {
 }
 
 // scalarWide is the definition of the wide kernel of height h.
-func scalarWide(h int) microKernel {
-	return func(k int, a *float32, lda int, b, c *float32, ldc, mode int, _ *float32) {
+func scalarWide(h int) tileKernel {
+	return func(k int, a *float32, lda int, b, c *float32, ldc, mode int) {
 		var acc [maxHeight][panelWidth]float32
 		startChain(&acc, h, c, ldc, mode)
 		if k > 0 {

@@ -8,15 +8,15 @@ import (
 // panelWidth64 is the vector side of the float64 kernels.
 const panelWidth64 = 16
 
-// microKernel64 is the float64 twin of the f32 microKernel with 16-wide panels.
-type microKernel64 func(k int, a *float64, lda int, b, c *float64, ldc, mode int)
+// microKernel64 is the float64 twin of the f32 microKernel with 16-wide panels in two halves of 8.
+type microKernel64 func(k int, a *float64, lda int, b *float64, half int, c *float64, ldc, mode, count int, pf *float64, ahead int)
 
 // slices64 cuts a 16-wide float64 panel into tile heights, at every level.
-var slices64 = [...]int{6, 5, 5}
+var slices64 = []slice{{6, 1}, {5, 2}}
 
 // scalarF64 is the definition; math.FMA is correctly rounded everywhere.
 func scalarF64(h int) microKernel64 {
-	return func(k int, a *float64, lda int, b, c *float64, ldc, mode int) {
+	tile := func(k int, a *float64, lda int, b *float64, half int, c *float64, ldc, mode int) {
 		var acc [maxHeight][panelWidth64]float64
 		cs := unsafe.Slice(c, (h-1)*ldc+panelWidth64)
 		if mode == modeChain {
@@ -26,9 +26,16 @@ func scalarF64(h int) microKernel64 {
 		}
 		if k > 0 {
 			as := unsafe.Slice(a, (k-1)*lda+h)
-			bs := unsafe.Slice(b, k*panelWidth64)
+			const w = panelWidth64 / 2
+			step := w
+			if half == w {
+				step = panelWidth64
+			}
+			bs := unsafe.Slice(b, half+(k-1)*step+w)
+			var row [panelWidth64]float64
 			for i := range k {
-				row := (*[panelWidth64]float64)(bs[i*panelWidth64:])
+				copy(row[:w], bs[i*step:])
+				copy(row[w:], bs[half+i*step:])
 				for r := range h {
 					x, s := as[i*lda+r], &acc[r]
 					for j := range s {
@@ -48,6 +55,11 @@ func scalarF64(h int) microKernel64 {
 				}
 				row[j] = s
 			}
+		}
+	}
+	return func(k int, a *float64, lda int, b *float64, half int, c *float64, ldc, mode, count int, _ *float64, _ int) {
+		for t := range count {
+			tile(k, advance(a, 8*t*k*lda), lda, b, half, advance(c, 8*t*h*ldc), ldc, mode)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 
 // scalarDot defines the dot kernel: VDPBF16PS on operands that were flushed
 // when packed, so its own flushing never acts. Used by the self-test.
-func scalarDot(h int) microKernel {
-	return func(k int, a *float32, lda int, b, c *float32, ldc, mode int, _ *float32) {
+func scalarDot(h int) tileKernel {
+	return func(k int, a *float32, lda int, b, c *float32, ldc, mode int) {
 		var acc [maxHeight][panelWidth]float32
 		startChain(&acc, h, c, ldc, mode)
 		if k > 0 {
@@ -54,8 +54,8 @@ func dotSelfTest(l Level) error {
 				b[i] = uint32(next()) | uint32(next())<<16
 			}
 			got, want := make([]float32, h*panelWidth), make([]float32, h*panelWidth)
-			t.dot[h](k, f32Ptr(&a[0]), h, f32Ptr(&b[0]), &got[0], panelWidth, modeStore, nil)
-			scalarDot(h)(k, f32Ptr(&a[0]), h, f32Ptr(&b[0]), &want[0], panelWidth, modeStore, nil)
+			t.dot[h](k, f32Ptr(&a[0]), h, f32Ptr(&b[0]), panelWidth/2, &got[0], panelWidth, modeStore, 1, f32Ptr(&b[0]), 0)
+			scalarDot(h)(k, f32Ptr(&a[0]), h, f32Ptr(&b[0]), &want[0], panelWidth, modeStore)
 			for i := range got {
 				if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
 					return fmt.Errorf("bf16 dot product of height %d, round %d, lane %d: %g, defined %g", h, round, i, got[i], want[i])
@@ -76,7 +76,8 @@ func microSelfTest(l Level) error {
 	}
 	const k = 5
 	for h := 1; h <= t.rows; h++ {
-		a, b := make([]float32, 2*k*h), make([]float32, k*panelWidth)
+		const tiles = 3
+		a, b := make([]float32, 2*k*h*tiles), make([]float32, k*panelWidth)
 		for i := range a {
 			a[i] = next()
 		}
@@ -87,24 +88,27 @@ func microSelfTest(l Level) error {
 			name       string
 			have, want microKernel
 		}{{"f32", t.f32[h], scalarTable.f32[h]}, {"wide", t.wide[h], scalarTable.wide[h]}} {
-			for _, mode := range []int{modeStore, modeAdd, modeChain, modeSub, modeAdd64} {
-				got, want := make([]float32, 2*h*panelWidth), make([]float32, 2*h*panelWidth)
-				for i := range got { // sane as float32 and as half of a float64
-					got[i] = 1 + float32(i)/4
-					want[i] = got[i]
-				}
-				kind.have(k, &a[0], h, &b[0], &got[0], panelWidth, mode, nil)
-				kind.want(k, &a[0], h, &b[0], &want[0], panelWidth, mode, nil)
-				for i := range got {
-					if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
-						return fmt.Errorf("%s kernel of height %d, mode %d, element %d: %g, defined %g", kind.name, h, mode, i, got[i], want[i])
+			for _, half := range []int{panelWidth / 2, k * panelWidth / 2} {
+				for _, mode := range []int{modeStore, modeAdd, modeChain, modeSub, modeAdd64} {
+					got, want := make([]float32, 2*h*panelWidth*tiles), make([]float32, 2*h*panelWidth*tiles)
+					for i := range got { // sane as float32 and as half of a float64
+						got[i] = 1 + float32(i)/4
+						want[i] = got[i]
+					}
+					kind.have(k, &a[0], h, &b[0], half, &got[0], panelWidth, mode, tiles, &b[0], 0)
+					kind.want(k, &a[0], h, &b[0], half, &want[0], panelWidth, mode, tiles, nil, 0)
+					for i := range got {
+						if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+							return fmt.Errorf("%s kernel of height %d, mode %d, halves %d apart, element %d: %g, defined %g", kind.name, h, mode, half, i, got[i], want[i])
+						}
 					}
 				}
 			}
 		}
 	}
 	for h := 1; h <= t.rows; h++ {
-		a, b := make([]float64, k*h), make([]float64, k*panelWidth64)
+		const tiles = 2
+		a, b := make([]float64, k*h*tiles), make([]float64, k*panelWidth64)
 		for i := range a {
 			a[i] = float64(next()) * float64(next())
 		}
@@ -112,13 +116,14 @@ func microSelfTest(l Level) error {
 			b[i] = float64(next()) * float64(next())
 		}
 		for _, mode := range []int{modeStore, modeAdd, modeChain, modeSub} {
-			got, want := make([]float64, h*panelWidth64), make([]float64, h*panelWidth64)
+			got, want := make([]float64, h*panelWidth64*tiles), make([]float64, h*panelWidth64*tiles)
 			for i := range got {
 				got[i] = float64(i)
 				want[i] = got[i]
 			}
-			t.f64[h](k, &a[0], h, &b[0], &got[0], panelWidth64, mode)
-			scalarTable.f64[h](k, &a[0], h, &b[0], &want[0], panelWidth64, mode)
+			const half = k * panelWidth64 / 2
+			t.f64[h](k, &a[0], h, &b[0], half, &got[0], panelWidth64, mode, tiles, &b[0], 0)
+			scalarTable.f64[h](k, &a[0], h, &b[0], half, &want[0], panelWidth64, mode, tiles, nil, 0)
 			for i := range got {
 				if math.Float64bits(got[i]) != math.Float64bits(want[i]) {
 					return fmt.Errorf("f64 kernel of height %d, mode %d, element %d: %g, defined %g", h, mode, i, got[i], want[i])
@@ -162,16 +167,17 @@ func packSelfTest(t *microTable) error {
 	}
 	if t.interleave != nil {
 		halves := unsafe.Slice((*uint16)(unsafe.Pointer(&lanes[0])), 2*len(lanes))
-		got, want := make([]uint32, panelWidth), make([]uint32, panelWidth)
-		t.interleave(&got[0], &halves[0], &halves[panelWidth])
-		interleaveRows(scalarTable, want, halves[:panelWidth], halves[panelWidth:2*panelWidth])
+		const w = panelWidth / 2
+		got, want := make([]uint32, w), make([]uint32, w)
+		t.interleave(&got[0], &halves[0], &halves[w])
+		interleaveRows(scalarTable, want, halves[:w], halves[w:2*w])
 		for i := range got {
 			if got[i] != want[i] {
 				return fmt.Errorf("interleave, lane %d: %#x, defined %#x", i, got[i], want[i])
 			}
 		}
 		t.widen(&got[0], &halves[0])
-		widenRow(scalarTable, want, halves[:panelWidth])
+		widenRow(scalarTable, want, halves[:w])
 		for i := range got {
 			if got[i] != want[i] {
 				return fmt.Errorf("widen, lane %d: %#x, defined %#x", i, got[i], want[i])

@@ -33,8 +33,8 @@ func (x *Rows) check() {
 // Weight is a matrix [N,K] (output features, input features) packed once for
 // many products. The layout is the same on every CPU:
 //
-//	[K block of 256][panel of 32 outputs][k][32]      float32
-//	[K block of 256][panel of 32 outputs][k/2][32][2] bf16, even k first
+//	[K block of 256][panel of 32 outputs][half][k][16]      float32
+//	[K block of 256][panel of 32 outputs][half][k/2][16][2] bf16, even k first
 //
 // Outputs past N and the odd last k of a bf16 weight are zero. bf16 values below
 // 2^-55 in magnitude are stored as zero (contract, "flush of tiny values").
@@ -107,8 +107,15 @@ func packWeight(p *Pool, dst *Weight, x *Rows) *Weight {
 			for k0 := 0; k0 < x.K; k0 += kBlock {
 				kn := min(kBlock, x.K-k0)
 				panel := dst.panel(k0, jp)
-				packTranspose(t, kind, panel, panelWidth, x, jp*panelWidth, rows, k0, kn)
-				clearLanes(panel, panelWidth, rows)
+				for h := range 2 {
+					const w = panelWidth / 2
+					half := panel[h*len(panel)/2 : (h+1)*len(panel)/2]
+					have := max(0, min(w, rows-h*w))
+					if have > 0 {
+						packTranspose(t, kind, half, w, x, jp*panelWidth+h*w, have, k0, kn)
+					}
+					clearLanes(half, w, have)
+				}
 			}
 		}
 	})

@@ -2,93 +2,104 @@ package main
 
 import (
 	"fmt"
-	"time"
 
 	"quire/kernels"
 )
 
+// traffic is the arrays that do not fit a cache and the rates they are read and copied at.
+type traffic struct {
+	dst, src []float32
+	read     map[int]float64 // GB/s by threads
+	move     map[int]float64 // bytes read and written
+}
+
 // memory measures what memory limits: few rows against cold weights, and
 // element-wise work over large arrays.
-func (b *bench) memory(threads []int) {
-	const bytes = 256 << 20
-	big := make([]float32, bytes/4)
-	for i := range big {
-		big[i] = 1
+func (b *bench) memory() {
+	if !b.wanted("memory read") && !b.wanted("memory copy") && !b.anyCold() && !b.anyElement() {
+		return
 	}
-	for _, n := range threads {
-		if !b.wanted("memory") {
-			break
-		}
-		p := b.poolOf(n)
-		const pieces = 64
-		read := b.rate(p, bytes, func(i int) {
-			sums[i%len(sums)] = kernels.Sum(big[i*len(big)/pieces : (i+1)*len(big)/pieces])
-		}, pieces)
-		b.report(Result{Name: "memory read", Threads: n, Unit: "GB/s", Ours: read, Gated: 1})
-		half := len(big) / 2
-		dst, src := big[:half], big[half:]
-		move := b.rate(p, bytes, func(i int) {
-			lo, hi := i*half/pieces, (i+1)*half/pieces
-			kernels.Scale(dst[lo:hi], src[lo:hi], 1)
-		}, pieces)
-		b.report(Result{Name: "memory read + write", Threads: n, Unit: "GB/s", Ours: move, Gated: 1})
-		for _, op := range []struct {
-			name string
-			f    func(d, x []float32)
-		}{
-			{"SiLU", kernels.SiLU}, {"GELUErf", kernels.GELUErf}, {"Exp", kernels.Exp},
-			{"RMSNorm", func(d, x []float32) { kernels.RMSNorm(d, x, nil, len(x)/2048, 2048, 1e-6, 0) }},
-			{"Softmax", func(d, x []float32) { kernels.Softmax(d, x, len(x)/2048, 2048) }},
-		} {
-			got := b.rate(p, bytes, func(i int) {
-				lo, hi := i*half/pieces, (i+1)*half/pieces
-				op.f(dst[lo:hi], src[lo:hi])
-			}, pieces)
-			b.report(Result{Name: "memory " + op.name, Threads: n, Unit: "GB/s", Ours: got, Peak: move, Limit: "copy", Share: got / move, Gated: 1})
-		}
-		b.coldWeights(p, n, read)
+	n := of(b.scale, 32<<20, 32<<20, 64<<10)
+	t := &traffic{dst: make([]float32, n), src: make([]float32, n), read: map[int]float64{}, move: map[int]float64{}}
+	for i := range n {
+		t.dst[i], t.src[i] = 1, float32(i%17)-8
 	}
+	for _, threads := range b.threadCounts() {
+		bytes := 4 * float64(n)
+		t.read[threads] = b.rate(threads, bytes, func(i, pieces int) { readAll(t.src[i*n/pieces : (i+1)*n/pieces]) })
+		t.move[threads] = b.rate(threads, 2*bytes, func(i, pieces int) {
+			kernels.Scale(t.dst[i*n/pieces:(i+1)*n/pieces], t.src[i*n/pieces:(i+1)*n/pieces], 1)
+		})
+		for name, rate := range map[string]float64{"memory read": t.read[threads], "memory copy": t.move[threads]} {
+			if b.wanted(name) {
+				b.report(Result{Name: name, Threads: threads, Unit: "GB/s", Ours: rate, Gated: 1})
+			}
+		}
+	}
+	for _, threads := range b.threadCounts() {
+		b.coldWeights(t, threads)
+	}
+	b.elements(t)
 }
 
 // sums keeps results alive.
 var sums [64]float32
 
-func (b *bench) poolOf(threads int) *kernels.Pool {
-	if threads == 1 {
-		return nil
+// readAll reads x once, the fastest way there is.
+func readAll(x []float32) {
+	if readLoop != nil && len(x) >= 64 {
+		readLoop(&x[0], len(x)/64)
+		return
 	}
-	return b.pool
+	sums[0] = kernels.Sum(x)
 }
 
-// rate is the best GB/s of running f over all pieces.
-func (b *bench) rate(p *kernels.Pool, bytes float64, f func(i int), pieces int) float64 {
+// rate is the best GB/s of running f over all pieces of some large work.
+func (b *bench) rate(threads int, bytes float64, f func(i, pieces int)) float64 {
+	const pieces = 64
 	best := 0.0
-	rounds := 12
-	if b.quick {
-		rounds = 4
-	}
-	for range rounds {
-		start := time.Now()
-		p.Do(pieces, func(_, i int) { f(i) })
-		best = max(best, bytes/1e9/time.Since(start).Seconds())
+	for range of(b.scale, 12, 6, 1) {
+		start := clock(threads)
+		b.poolOf(threads).Do(pieces, func(_, i int) { f(i, pieces) })
+		best = max(best, bytes/1e9/max(1e-9, clock(threads)-start))
 	}
 	return best
 }
 
-// coldWeights multiplies few rows by experts that are never in a cache: 40
-// matrices of 768x2048 in turn, one expert a task.
-func (b *bench) coldWeights(p *kernels.Pool, threads int, read float64) {
-	const experts, n, k = 40, 768, 2048
-	for _, bf16 := range []bool{false, true} {
-		ws := make([]*kernels.Weight, experts)
-		for e := range ws {
-			if bf16 {
-				ws[e] = kernels.PackBF16(nil, randomBF16(n*k), n, k)
-			} else {
-				ws[e] = kernels.PackF32(nil, random(n*k), n, k)
-			}
+func coldName(bf16 bool, m int) string { return fmt.Sprintf("cold weights %s m=%d", typeName(bf16), m) }
+
+func (b *bench) coldRows() []int {
+	return of(b.scale, []int{1, 2, 4, 8, 16}, []int{1, 4, 16}, []int{1})
+}
+
+func (b *bench) anyCold() bool {
+	for _, m := range b.coldRows() {
+		if b.wanted(coldName(false, m)) || b.wanted(coldName(true, m)) {
+			return true
 		}
-		for _, m := range []int{1, 4, 16} {
+	}
+	return false
+}
+
+// coldWeights multiplies few rows by experts that are never in a cache, one
+// matrix after the other as one job list. The limit is the slower of reading the
+// weights and of the multiply-adds.
+func (b *bench) coldWeights(t *traffic, threads int) {
+	experts, n, k := of(b.scale, 40, 20, 2), of(b.scale, 768, 768, 64), of(b.scale, 2048, 2048, 64)
+	for _, bf16 := range []bool{false, true} {
+		var ws []*kernels.Weight
+		for _, m := range b.coldRows() {
+			name := coldName(bf16, m)
+			if !b.wanted(name) {
+				continue
+			}
+			for len(ws) < experts {
+				if bf16 {
+					ws = append(ws, kernels.PackBF16(nil, randomBF16(n*k), n, k))
+				} else {
+					ws = append(ws, kernels.PackF32(nil, random(n*k), n, k))
+				}
+			}
 			jobs := make([]kernels.GEMMJob, experts)
 			for e := range jobs {
 				jobs[e] = kernels.GEMMJob{X: kernels.RowsF32(random(m*k), m, k), W: ws[e], Y: make([]float32, m*n)}
@@ -96,13 +107,19 @@ func (b *bench) coldWeights(p *kernels.Pool, threads int, read float64) {
 					jobs[e].X = kernels.RowsBF16(randomBF16(m*k), m, k)
 				}
 			}
-			name := fmt.Sprintf("memory cold weights f32 m=%d", m)
-			if bf16 {
-				name = fmt.Sprintf("memory cold weights bf16 m=%d", m)
-			}
 			bytes := float64(experts) * float64(ws[0].Bytes())
-			got := b.rate(nil, bytes, func(int) { kernels.GEMM(p, jobs...) }, 1)
-			b.report(Result{Name: name, Threads: threads, Unit: "GB/s", Ours: got, Peak: read, Limit: "read", Share: got / read, Gated: 1})
+			l := line{name: name, threads: threads, work: bytes, unit: "GB/s", ours: func(p *kernels.Pool) { kernels.GEMM(p, jobs...) }}
+			_, flops := b.flopPeak(bf16, threads)
+			perByte := 2 * float64(m) * float64(n) * float64(k) * float64(experts) / bytes
+			l.limit = "read"
+			if flops()/perByte < t.read[threads] {
+				l.limit = "FMA"
+			}
+			l.peak = func() float64 { return min(t.read[threads], flops()/perByte) }
+			if vectors() {
+				l.share = 1 / 1.3
+			}
+			b.measure(l)
 		}
 	}
 }

@@ -19,3 +19,11 @@ func peakLoops() []peakLoop {
 	}
 	return []peakLoop{scalarPeak}
 }
+
+// readLoop reads n·64 float32; nil: there is none at this level.
+var readLoop = func() func(p *float32, n int) {
+	if kernels.CPULevel() < kernels.LevelAVX2 {
+		return nil
+	}
+	return asm.PeakRead
+}()

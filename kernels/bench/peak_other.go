@@ -3,3 +3,5 @@
 package main
 
 func peakLoops() []peakLoop { return []peakLoop{scalarPeak} }
+
+var readLoop func(p *float32, n int)

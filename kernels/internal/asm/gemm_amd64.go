@@ -7,372 +7,372 @@ package asm
 // F32AVX2x1 is the F32 micro-kernel of height 1.
 //
 //go:noescape
-func F32AVX2x1(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX2x1(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX2x1 is the Wide micro-kernel of height 1.
 //
 //go:noescape
-func WideAVX2x1(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX2x1(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX2x1 is the F64 micro-kernel of height 1.
 //
 //go:noescape
-func F64AVX2x1(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX2x1(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // F32AVX2x2 is the F32 micro-kernel of height 2.
 //
 //go:noescape
-func F32AVX2x2(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX2x2(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX2x2 is the Wide micro-kernel of height 2.
 //
 //go:noescape
-func WideAVX2x2(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX2x2(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX2x2 is the F64 micro-kernel of height 2.
 //
 //go:noescape
-func F64AVX2x2(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX2x2(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // F32AVX2x3 is the F32 micro-kernel of height 3.
 //
 //go:noescape
-func F32AVX2x3(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX2x3(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX2x3 is the Wide micro-kernel of height 3.
 //
 //go:noescape
-func WideAVX2x3(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX2x3(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX2x3 is the F64 micro-kernel of height 3.
 //
 //go:noescape
-func F64AVX2x3(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX2x3(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // F32AVX2x4 is the F32 micro-kernel of height 4.
 //
 //go:noescape
-func F32AVX2x4(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX2x4(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX2x4 is the Wide micro-kernel of height 4.
 //
 //go:noescape
-func WideAVX2x4(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX2x4(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX2x4 is the F64 micro-kernel of height 4.
 //
 //go:noescape
-func F64AVX2x4(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX2x4(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // F32AVX2x5 is the F32 micro-kernel of height 5.
 //
 //go:noescape
-func F32AVX2x5(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX2x5(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX2x5 is the Wide micro-kernel of height 5.
 //
 //go:noescape
-func WideAVX2x5(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX2x5(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX2x5 is the F64 micro-kernel of height 5.
 //
 //go:noescape
-func F64AVX2x5(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX2x5(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // F32AVX2x6 is the F32 micro-kernel of height 6.
 //
 //go:noescape
-func F32AVX2x6(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX2x6(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX2x6 is the Wide micro-kernel of height 6.
 //
 //go:noescape
-func WideAVX2x6(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX2x6(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX2x6 is the F64 micro-kernel of height 6.
 //
 //go:noescape
-func F64AVX2x6(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX2x6(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // F32AVX512x1 is the F32 micro-kernel of height 1.
 //
 //go:noescape
-func F32AVX512x1(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX512x1(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX512x1 is the Wide micro-kernel of height 1.
 //
 //go:noescape
-func WideAVX512x1(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX512x1(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX512x1 is the F64 micro-kernel of height 1.
 //
 //go:noescape
-func F64AVX512x1(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX512x1(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // DotAVX512x1 is the Dot micro-kernel of height 1.
 //
 //go:noescape
-func DotAVX512x1(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func DotAVX512x1(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F32AVX512x2 is the F32 micro-kernel of height 2.
 //
 //go:noescape
-func F32AVX512x2(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX512x2(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX512x2 is the Wide micro-kernel of height 2.
 //
 //go:noescape
-func WideAVX512x2(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX512x2(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX512x2 is the F64 micro-kernel of height 2.
 //
 //go:noescape
-func F64AVX512x2(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX512x2(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // DotAVX512x2 is the Dot micro-kernel of height 2.
 //
 //go:noescape
-func DotAVX512x2(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func DotAVX512x2(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F32AVX512x3 is the F32 micro-kernel of height 3.
 //
 //go:noescape
-func F32AVX512x3(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX512x3(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX512x3 is the Wide micro-kernel of height 3.
 //
 //go:noescape
-func WideAVX512x3(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX512x3(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX512x3 is the F64 micro-kernel of height 3.
 //
 //go:noescape
-func F64AVX512x3(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX512x3(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // DotAVX512x3 is the Dot micro-kernel of height 3.
 //
 //go:noescape
-func DotAVX512x3(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func DotAVX512x3(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F32AVX512x4 is the F32 micro-kernel of height 4.
 //
 //go:noescape
-func F32AVX512x4(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX512x4(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX512x4 is the Wide micro-kernel of height 4.
 //
 //go:noescape
-func WideAVX512x4(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX512x4(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX512x4 is the F64 micro-kernel of height 4.
 //
 //go:noescape
-func F64AVX512x4(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX512x4(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // DotAVX512x4 is the Dot micro-kernel of height 4.
 //
 //go:noescape
-func DotAVX512x4(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func DotAVX512x4(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F32AVX512x5 is the F32 micro-kernel of height 5.
 //
 //go:noescape
-func F32AVX512x5(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX512x5(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX512x5 is the Wide micro-kernel of height 5.
 //
 //go:noescape
-func WideAVX512x5(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX512x5(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX512x5 is the F64 micro-kernel of height 5.
 //
 //go:noescape
-func F64AVX512x5(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX512x5(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // DotAVX512x5 is the Dot micro-kernel of height 5.
 //
 //go:noescape
-func DotAVX512x5(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func DotAVX512x5(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F32AVX512x6 is the F32 micro-kernel of height 6.
 //
 //go:noescape
-func F32AVX512x6(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX512x6(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX512x6 is the Wide micro-kernel of height 6.
 //
 //go:noescape
-func WideAVX512x6(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX512x6(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX512x6 is the F64 micro-kernel of height 6.
 //
 //go:noescape
-func F64AVX512x6(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX512x6(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // DotAVX512x6 is the Dot micro-kernel of height 6.
 //
 //go:noescape
-func DotAVX512x6(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func DotAVX512x6(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F32AVX512x7 is the F32 micro-kernel of height 7.
 //
 //go:noescape
-func F32AVX512x7(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX512x7(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX512x7 is the Wide micro-kernel of height 7.
 //
 //go:noescape
-func WideAVX512x7(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX512x7(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX512x7 is the F64 micro-kernel of height 7.
 //
 //go:noescape
-func F64AVX512x7(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX512x7(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // DotAVX512x7 is the Dot micro-kernel of height 7.
 //
 //go:noescape
-func DotAVX512x7(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func DotAVX512x7(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F32AVX512x8 is the F32 micro-kernel of height 8.
 //
 //go:noescape
-func F32AVX512x8(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX512x8(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX512x8 is the Wide micro-kernel of height 8.
 //
 //go:noescape
-func WideAVX512x8(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX512x8(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX512x8 is the F64 micro-kernel of height 8.
 //
 //go:noescape
-func F64AVX512x8(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX512x8(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // DotAVX512x8 is the Dot micro-kernel of height 8.
 //
 //go:noescape
-func DotAVX512x8(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func DotAVX512x8(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F32AVX512x9 is the F32 micro-kernel of height 9.
 //
 //go:noescape
-func F32AVX512x9(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX512x9(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX512x9 is the Wide micro-kernel of height 9.
 //
 //go:noescape
-func WideAVX512x9(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX512x9(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX512x9 is the F64 micro-kernel of height 9.
 //
 //go:noescape
-func F64AVX512x9(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX512x9(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // DotAVX512x9 is the Dot micro-kernel of height 9.
 //
 //go:noescape
-func DotAVX512x9(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func DotAVX512x9(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F32AVX512x10 is the F32 micro-kernel of height 10.
 //
 //go:noescape
-func F32AVX512x10(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX512x10(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX512x10 is the Wide micro-kernel of height 10.
 //
 //go:noescape
-func WideAVX512x10(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX512x10(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX512x10 is the F64 micro-kernel of height 10.
 //
 //go:noescape
-func F64AVX512x10(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX512x10(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // DotAVX512x10 is the Dot micro-kernel of height 10.
 //
 //go:noescape
-func DotAVX512x10(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func DotAVX512x10(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F32AVX512x11 is the F32 micro-kernel of height 11.
 //
 //go:noescape
-func F32AVX512x11(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX512x11(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX512x11 is the Wide micro-kernel of height 11.
 //
 //go:noescape
-func WideAVX512x11(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX512x11(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX512x11 is the F64 micro-kernel of height 11.
 //
 //go:noescape
-func F64AVX512x11(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX512x11(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // DotAVX512x11 is the Dot micro-kernel of height 11.
 //
 //go:noescape
-func DotAVX512x11(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func DotAVX512x11(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F32AVX512x12 is the F32 micro-kernel of height 12.
 //
 //go:noescape
-func F32AVX512x12(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX512x12(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX512x12 is the Wide micro-kernel of height 12.
 //
 //go:noescape
-func WideAVX512x12(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX512x12(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX512x12 is the F64 micro-kernel of height 12.
 //
 //go:noescape
-func F64AVX512x12(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX512x12(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // DotAVX512x12 is the Dot micro-kernel of height 12.
 //
 //go:noescape
-func DotAVX512x12(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func DotAVX512x12(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F32AVX512x13 is the F32 micro-kernel of height 13.
 //
 //go:noescape
-func F32AVX512x13(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX512x13(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX512x13 is the Wide micro-kernel of height 13.
 //
 //go:noescape
-func WideAVX512x13(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX512x13(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX512x13 is the F64 micro-kernel of height 13.
 //
 //go:noescape
-func F64AVX512x13(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX512x13(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // DotAVX512x13 is the Dot micro-kernel of height 13.
 //
 //go:noescape
-func DotAVX512x13(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func DotAVX512x13(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F32AVX512x14 is the F32 micro-kernel of height 14.
 //
 //go:noescape
-func F32AVX512x14(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func F32AVX512x14(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // WideAVX512x14 is the Wide micro-kernel of height 14.
 //
 //go:noescape
-func WideAVX512x14(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func WideAVX512x14(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // F64AVX512x14 is the F64 micro-kernel of height 14.
 //
 //go:noescape
-func F64AVX512x14(k int, a *float64, lda int, b *float64, c *float64, ldc int, mode int)
+func F64AVX512x14(k int, a *float64, lda int, b *float64, half int, c *float64, ldc int, mode int, count int, pf *float64, ahead int)
 
 // DotAVX512x14 is the Dot micro-kernel of height 14.
 //
 //go:noescape
-func DotAVX512x14(k int, a *float32, lda int, b *float32, c *float32, ldc int, mode int, pf *float32)
+func DotAVX512x14(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, mode int, count int, pf *float32, ahead int)
 
 // TransposeF32 packs up to eight rows; rows past the end repeat the last. k is a multiple of 8.
 //
@@ -394,12 +394,12 @@ func TransposeWiden(dst *uint32, ld int, src *byte, stride int, rows int, k int)
 //go:noescape
 func TransposeWidenZero(dst *uint32, ld int, src *byte, stride int, rows int, k int)
 
-// Interleave joins 32 values of two bf16 rows as pairs, lo in the low half, tiny values flushed.
+// Interleave joins 16 values of two bf16 rows as pairs, lo in the low half, tiny values flushed.
 //
 //go:noescape
 func Interleave(dst *uint32, lo *uint16, hi *uint16)
 
-// Widen widens 32 bf16 values to float32, tiny values flushed.
+// Widen widens 16 bf16 values to float32, tiny values flushed.
 //
 //go:noescape
 func Widen(dst *uint32, src *uint16)
@@ -428,3 +428,8 @@ func PeakFMAAVX512(n int)
 //
 //go:noescape
 func PeakDotAVX512(n int)
+
+// PeakRead reads n times 64 values.
+//
+//go:noescape
+func PeakRead(p *float32, n int)

@@ -51,99 +51,111 @@ func main() {
 	peak(avx2, "FMA")
 	peak(avx512, "FMA")
 	peak(avx512, "Dot")
+	read()
 	Generate()
 }
 
 func kernel(s isa, kind string, h int) {
-	elem := 4
-	signature := "func(k int, a *float32, lda int, b, c *float32, ldc, mode int, pf *float32)"
+	typ, shift := "float32", uint64(2)
 	if kind == "F64" {
-		elem = 8
-		signature = "func(k int, a *float64, lda int, b, c *float64, ldc, mode int)"
+		typ, shift = "float64", 3
 	}
-	TEXT(fmt.Sprintf("%s%sx%d", kind, s.name, h), NOSPLIT, signature)
+	TEXT(fmt.Sprintf("%s%sx%d", kind, s.name, h), NOSPLIT,
+		fmt.Sprintf("func(k int, a *%[1]s, lda int, b *%[1]s, half int, c *%[1]s, ldc, mode, count int, pf *%[1]s, ahead int)", typ))
 	Pragma("noescape")
 	Doc(fmt.Sprintf("%s%sx%d is the %s micro-kernel of height %d.", kind, s.name, h, kind, h))
-	a0 := Load(Param("a"), GP64())
 	lda := Load(Param("lda"), GP64())
 	b0 := Load(Param("b"), GP64())
-	c := Load(Param("c"), GP64())
 	ldc := Load(Param("ldc"), GP64())
 	mode := Load(Param("mode"), GP64())
-	shift := map[int]uint64{4: 2, 8: 3}[elem]
+	pf := Load(Param("pf"), GP64())
+	ahead := Load(Param("ahead"), GP64())
+	half := GP64()
+	Load(Param("half"), half)
 	SHLQ(U8(shift), lda)
 	SHLQ(U8(shift), ldc) // of elements of C; float64 sums double it below
-	pf := GP64()
+	SHLQ(U8(shift), half)
+	// A step of half a panel is 64 bytes; where the halves lie side by side it is 128 to the next.
+	ldb := GP64()
+	MOVQ(U32(64), ldb)
+	CMPQ(half, U8(64))
+	JNE(LabelRef("apart"))
+	ADDQ(U8(64), ldb)
+	Label("apart")
 	if kind != "F64" {
-		Load(Param("pf"), pf)
 		CMPQ(mode, U8(3))
 		JNE(LabelRef("single"))
 		SHLQ(U8(1), ldc)
 		Label("single")
 	}
-	passes := GP64()
-	MOVQ(U32(uint64(s.passes)), passes)
-	acc := func(r, v int) reg.VecPhysical { return s.vec[2*r+v] }
-	spare := s.vec[2*s.height:] // two for B, two for A
-	bv := spare[:2]
-	av := spare[2:4]
-	ap, bp, k := GP64(), GP64(), GP64()
+	k := &stepper{s: s, kind: kind, h: h, lda: lda, ldb: ldb, half: half, ap: GP64(), bp: GP64(), bv: s.vec[2*s.height:][:2], av: s.vec[2*s.height+2:][:2]}
+	left, cp, count, row := GP64(), GP64(), GP64(), GP64()
+	Load(Param("c"), cp)
 
 	Label("pass")
-	Load(Param("k"), k)
-	MOVQ(a0, ap)
-	MOVQ(b0, bp)
+	Load(Param("count"), count)
+	Load(Param("a"), k.ap)
+	Label("tile")
+	Load(Param("k"), left)
+	MOVQ(b0, k.bp)
+	// C arrives while the products are made.
+	lines := 2 * s.bytes / 64
+	if kind != "F64" {
+		lines *= 2 // float64 sums
+	}
+	MOVQ(cp, row)
+	for r := range h {
+		for l := range lines {
+			PREFETCHT0(Mem{Base: row, Disp: 64 * l})
+		}
+		if r+1 < h {
+			ADDQ(ldc, row)
+		}
+	}
 	// accumulators: zero, or C
 	CMPQ(mode, U8(2))
 	JEQ(LabelRef("chain"))
 	for r := range h {
 		for v := range 2 {
-			x := acc(r, v)
-			zero(s, x)
+			zero(s, k.acc(r, v))
 		}
 	}
 	JMP(LabelRef("loop"))
 	Label("chain")
-	cp := GP64()
-	MOVQ(c, cp)
+	MOVQ(cp, row)
 	for r := range h {
 		for v := range 2 {
-			if elem == 8 {
-				VMOVUPD(Mem{Base: cp, Disp: v * s.bytes}, acc(r, v))
-			} else {
-				VMOVUPS(Mem{Base: cp, Disp: v * s.bytes}, acc(r, v))
-			}
+			k.load(Mem{Base: row, Disp: v * s.bytes}, k.acc(r, v))
 		}
-		ADDQ(ldc, cp)
+		ADDQ(ldc, row)
 	}
 	Label("loop")
 	const unroll = 4
-	CMPQ(k, U8(unroll))
+	CMPQ(left, U8(unroll))
 	JL(LabelRef("tail"))
 	Label("body")
-	if kind != "F64" {
-		PREFETCHT1(Mem{Base: pf})
-		ADDQ(U8(64), pf)
+	// Four lines ahead apart (or the same one again, where ahead is small).
+	PREFETCHT1(Mem{Base: pf})
+	PREFETCHT1(Mem{Base: pf, Index: ahead, Scale: 1})
+	LEAQ(Mem{Base: pf, Index: ahead, Scale: 2}, pf)
+	PREFETCHT1(Mem{Base: pf})
+	PREFETCHT1(Mem{Base: pf, Index: ahead, Scale: 1})
+	LEAQ(Mem{Base: pf, Index: ahead, Scale: 2}, pf)
+	for range unroll {
+		k.step()
 	}
-	for u := range unroll {
-		step(s, kind, h, u, acc, bv, av, ap, bp, lda)
-	}
-	panel := 128
-	ADDQ(U32(uint64(unroll*panel)), bp)
-	SUBQ(U8(unroll), k)
-	CMPQ(k, U8(unroll))
+	SUBQ(U8(unroll), left)
+	CMPQ(left, U8(unroll))
 	JGE(LabelRef("body"))
 	Label("tail")
-	TESTQ(k, k)
+	TESTQ(left, left)
 	JZ(LabelRef("join"))
 	Label("one")
-	step(s, kind, h, 0, acc, bv, av, ap, bp, lda)
-	ADDQ(U32(uint64(panel)), bp)
-	DECQ(k)
+	k.step()
+	DECQ(left)
 	JNZ(LabelRef("one"))
 
 	Label("join")
-	MOVQ(c, cp)
 	CMPQ(mode, U8(1))
 	JEQ(LabelRef("add"))
 	CMPQ(mode, U8(4))
@@ -155,65 +167,62 @@ func kernel(s isa, kind string, h int) {
 	rows := func(f func(m Mem, x reg.VecPhysical)) {
 		for r := range h {
 			for v := range 2 {
-				f(Mem{Base: cp, Disp: v * s.bytes}, acc(r, v))
+				f(Mem{Base: cp, Disp: v * s.bytes}, k.acc(r, v))
 			}
-			if r+1 < h {
-				ADDQ(ldc, cp)
-			}
+			ADDQ(ldc, cp) // after the last row: the next tile
 		}
 	}
-	store := func(x reg.VecPhysical, m Mem) {
-		if elem == 8 {
-			VMOVUPD(x, m)
-		} else {
-			VMOVUPS(x, m)
-		}
-	}
-	rows(func(m Mem, x reg.VecPhysical) { store(x, m) })
+	rows(func(m Mem, x reg.VecPhysical) { k.store(x, m) })
 	JMP(LabelRef("next"))
 	Label("add")
 	rows(func(m Mem, x reg.VecPhysical) {
-		if elem == 8 {
+		if kind == "F64" {
 			VADDPD(m, x, x)
 		} else {
 			VADDPS(m, x, x)
 		}
-		store(x, m)
+		k.store(x, m)
 	})
 	JMP(LabelRef("next"))
 	Label("sub")
 	rows(func(m Mem, x reg.VecPhysical) {
-		t := bv[0]
-		if elem == 8 {
-			VMOVUPD(m, t)
+		t := k.bv[0]
+		k.load(m, t)
+		if kind == "F64" {
 			VSUBPD(x, t, t)
 		} else {
-			VMOVUPS(m, t)
 			VSUBPS(x, t, t)
 		}
-		store(t, m)
+		k.store(t, m)
 	})
 	if kind != "F64" {
 		JMP(LabelRef("next"))
 		Label("add64")
-		for r := range h {
-			for v := range 2 {
-				join64(s, acc(r, v), bv, Mem{Base: cp, Disp: 2 * v * s.bytes})
-			}
-			if r+1 < h {
-				ADDQ(ldc, cp)
-			}
-		}
-		if s.passes > 1 {
-			ADDQ(U8(uint64(2*s.bytes)), c) // the float64 tile moves on twice as far
-		}
+		rows(func(m Mem, x reg.VecPhysical) {
+			m.Disp *= 2
+			join64(s, x, k.bv, m)
+		})
 	}
-	Label("next")
+	Label("next") // A has moved on by itself
+	DECQ(count)
+	JNZ(LabelRef("tile"))
 	if s.passes > 1 {
-		ADDQ(U8(uint64(2*s.bytes)), c)
-		ADDQ(U8(uint64(2*s.bytes)), b0)
-		DECQ(passes)
-		JNZ(LabelRef("pass"))
+		first, err := Param("b").Resolve()
+		if err != nil {
+			panic(err)
+		}
+		CMPQ(b0, first.Addr)
+		JNE(LabelRef("done"))
+		ADDQ(half, b0)
+		Load(Param("c"), cp)
+		ADDQ(U8(64), cp)
+		if kind != "F64" {
+			CMPQ(mode, U8(3))
+			JNE(LabelRef("pass"))
+			ADDQ(U8(64), cp) // a float64 tile is twice as wide
+		}
+		JMP(LabelRef("pass"))
+		Label("done")
 	}
 	VZEROUPPER()
 	RET()
@@ -227,72 +236,111 @@ func zero(s isa, x reg.VecPhysical) {
 	}
 }
 
-// step is one k (one pair of k for Wide and Dot): every row's broadcast times two vectors of B.
-func step(s isa, kind string, h, u int, acc func(r, v int) reg.VecPhysical, bv, av []reg.VecPhysical, ap, bp, lda reg.Register) {
-	disp := 128 * u
-	switch kind {
-	case "F32":
-		for v := range 2 {
-			VMOVUPS(Mem{Base: bp, Disp: disp + v*s.bytes}, bv[v])
-		}
-		for r := range h {
-			x := av[r%2]
-			VBROADCASTSS(Mem{Base: ap, Disp: 4 * r}, x)
-			for v := range 2 {
-				VFMADD231PS(bv[v], x, acc(r, v))
-			}
-		}
-		ADDQ(lda, ap)
-	case "F64":
-		for v := range 2 {
-			VMOVUPD(Mem{Base: bp, Disp: disp + v*s.bytes}, bv[v])
-		}
-		for r := range h {
-			x := av[r%2]
-			VBROADCASTSD(Mem{Base: ap, Disp: 8 * r}, x)
-			for v := range 2 {
-				VFMADD231PD(bv[v], x, acc(r, v))
-			}
-		}
-		ADDQ(lda, ap)
-	case "Wide": // odd k first: the high halves of the lanes
-		for v := range 2 {
-			VMOVUPS(Mem{Base: bp, Disp: disp + v*s.bytes}, bv[v])
-			VPSRLD(U8(16), bv[v], bv[v])
-			VPSLLD(U8(16), bv[v], bv[v])
-		}
-		for r := range h {
-			x := av[r%2]
-			VBROADCASTSS(Mem{Base: ap, Disp: 4 * r, Index: lda, Scale: 1}, x)
-			for v := range 2 {
-				VFMADD231PS(bv[v], x, acc(r, v))
-			}
-		}
-		for v := range 2 {
-			VMOVUPS(Mem{Base: bp, Disp: disp + v*s.bytes}, bv[v])
-			VPSLLD(U8(16), bv[v], bv[v])
-		}
-		for r := range h {
-			x := av[r%2]
-			VBROADCASTSS(Mem{Base: ap, Disp: 4 * r}, x)
-			for v := range 2 {
-				VFMADD231PS(bv[v], x, acc(r, v))
-			}
-		}
-		LEAQ(Mem{Base: ap, Index: lda, Scale: 2}, ap)
-	case "Dot":
-		for v := range 2 {
-			VMOVUPS(Mem{Base: bp, Disp: disp + v*s.bytes}, bv[v])
-		}
-		for r := range h {
-			x := av[r%2]
-			VPBROADCASTD(Mem{Base: ap, Disp: 4 * r}, x)
-			for v := range 2 {
-				vdpbf16ps(acc(r, v), x, bv[v])
-			}
-		}
-		ADDQ(lda, ap)
+// stepper emits the products of a kernel, one step after the other.
+type stepper struct {
+	s                      isa
+	kind                   string
+	h                      int
+	lda, ldb, half, ap, bp reg.Register
+	bv, av                 []reg.VecPhysical // two vectors of B, two broadcasts of A
+}
+
+func (k *stepper) acc(r, v int) reg.VecPhysical { return k.s.vec[2*r+v] }
+
+func (k *stepper) load(m Mem, x reg.VecPhysical) {
+	if k.kind == "F64" {
+		VMOVUPD(m, x)
+	} else {
+		VMOVUPS(m, x)
 	}
+}
+
+func (k *stepper) store(x reg.VecPhysical, m Mem) {
+	if k.kind == "F64" {
+		VMOVUPD(x, m)
+	} else {
+		VMOVUPS(x, m)
+	}
+}
+
+// b is vector v of a step: two vectors of one half, or one of each.
+func (k *stepper) b(v int) Mem {
+	switch {
+	case v == 0:
+		return Mem{Base: k.bp}
+	case k.s.passes > 1:
+		return Mem{Base: k.bp, Disp: k.s.bytes}
+	}
+	return Mem{Base: k.bp, Index: k.half, Scale: 1}
+}
+
+// step is one k (one pair of k for Wide and Dot): every row's broadcast times two vectors of B.
+func (k *stepper) step() {
+	products := func(a Mem) {
+		for r := range k.h {
+			x, m := k.av[r%2], a
+			switch k.kind {
+			case "F64":
+				m.Disp = 8 * r
+				VBROADCASTSD(m, x)
+			case "Dot":
+				m.Disp = 4 * r
+				VPBROADCASTD(m, x)
+			default:
+				m.Disp = 4 * r
+				VBROADCASTSS(m, x)
+			}
+			for v := range 2 {
+				switch k.kind {
+				case "F64":
+					VFMADD231PD(k.bv[v], x, k.acc(r, v))
+				case "Dot":
+					vdpbf16ps(k.acc(r, v), x, k.bv[v])
+				default:
+					VFMADD231PS(k.bv[v], x, k.acc(r, v))
+				}
+			}
+		}
+	}
+	for v := range 2 {
+		k.load(k.b(v), k.bv[v])
+	}
+	if k.kind != "Wide" {
+		products(Mem{Base: k.ap})
+		ADDQ(k.lda, k.ap)
+		ADDQ(k.ldb, k.bp)
+		return
+	}
+	// Odd k first: the high halves of the lanes.
+	for v := range 2 {
+		if k.s.bytes == 64 {
+			VPANDD(highHalves(), k.bv[v], k.bv[v])
+		} else {
+			VPAND(highHalves(), k.bv[v], k.bv[v])
+		}
+	}
+	products(Mem{Base: k.ap, Index: k.lda, Scale: 1})
+	for v := range 2 {
+		k.load(k.b(v), k.bv[v])
+		VPSLLD(U8(16), k.bv[v], k.bv[v])
+	}
+	products(Mem{Base: k.ap})
+	LEAQ(Mem{Base: k.ap, Index: k.lda, Scale: 2}, k.ap)
+	ADDQ(k.ldb, k.bp)
+}
+
+var highMask *Mem
+
+// highHalves is a vector of 0xffff0000.
+func highHalves() Mem {
+	if highMask == nil {
+		m := GLOBL("highHalves", RODATA|NOPTR)
+		for i := range 16 {
+			DATA(4*i, U32(0xffff0000))
+		}
+		highMask = &m
+	}
+	return *highMask
 }
 
 // join64 is C64 += float64(x), C64 twice as wide as x.

@@ -109,14 +109,14 @@ func transposer(kind string) {
 	RET()
 }
 
-// interleave joins 32 bf16 of two rows as pairs.
+// interleave joins 16 bf16 of two rows as pairs.
 func interleave() {
 	TEXT("Interleave", NOSPLIT, "func(dst *uint32, lo, hi *uint16)")
 	Pragma("noescape")
-	Doc("Interleave joins 32 values of two bf16 rows as pairs, lo in the low half, tiny values flushed.")
+	Doc("Interleave joins 16 values of two bf16 rows as pairs, lo in the low half, tiny values flushed.")
 	dst, lo, hi := Load(Param("dst"), GP64()), Load(Param("lo"), GP64()), Load(Param("hi"), GP64())
 	flush := newFlusher()
-	for i := range 4 {
+	for i := range 2 {
 		a, b := YMM(), YMM()
 		VPMOVZXWD(Mem{Base: lo, Disp: 16 * i}, a)
 		VPMOVZXWD(Mem{Base: hi, Disp: 16 * i}, b)
@@ -129,14 +129,14 @@ func interleave() {
 	RET()
 }
 
-// widen widens 32 bf16.
+// widen widens 16 bf16.
 func widen() {
 	TEXT("Widen", NOSPLIT, "func(dst *uint32, src *uint16)")
 	Pragma("noescape")
-	Doc("Widen widens 32 bf16 values to float32, tiny values flushed.")
+	Doc("Widen widens 16 bf16 values to float32, tiny values flushed.")
 	dst, src := Load(Param("dst"), GP64()), Load(Param("src"), GP64())
 	flush := newFlusher()
-	for i := range 4 {
+	for i := range 2 {
 		a := YMM()
 		VPMOVZXWD(Mem{Base: src, Disp: 16 * i}, a)
 		flush.apply(a)

@@ -29,3 +29,23 @@ func peak(s isa, kind string) {
 	VZEROUPPER()
 	RET()
 }
+
+// read is a loop of loads, the limit of memory that benchmarks compare with: 256 bytes a round, fetched ahead.
+func read() {
+	TEXT("PeakRead", NOSPLIT, "func(p *float32, n int)")
+	Pragma("noescape")
+	Doc("PeakRead reads n times 64 values.")
+	p, n := Load(Param("p"), GP64()), Load(Param("n"), GP64())
+	Label("loop")
+	for i := range 4 {
+		PREFETCHT0(Mem{Base: p, Disp: 2048 + 64*i})
+	}
+	for i := range 8 {
+		VMOVUPS(Mem{Base: p, Disp: 32 * i}, avx2.vec[i])
+	}
+	ADDQ(U32(256), p)
+	DECQ(n)
+	JNZ(LabelRef("loop"))
+	VZEROUPPER()
+	RET()
+}
