@@ -34,7 +34,6 @@ func Catalogue() map[string]string {
 		"E0133": "ignore and dynamic leave nothing to quantize.",
 		"E0134": "A loader named by --target could not load the result, and --strict-target was given.",
 		"E0140": "The method needs calibration data.",
-		"E0141": "No calibration sample is usable. `quire samples` lists what became of each.",
 		"E0150": "The tokenizer has no beginning-of-sequence token to put before windows.",
 		"E0151": "eval needs --text or --tokens.",
 		"E0152": "A line of token ids was not understood.",

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 
+	"quire/capture/checkpoint"
 	"quire/capture/model"
 	"quire/capture/text"
 	"quire/engine/format"
@@ -277,47 +278,26 @@ func loadCalibration(ctx context.Context, s *Settings, vocab int, stdin io.Reade
 	}
 	var tok *text.Tokenizer
 	var tmpl *text.Template
-	if needsTokenizer(files) {
-		if tok, err = text.LoadTokenizer(s.Model); err != nil {
+	if mayHoldText(files) { // what is missing is reported by the record that needs it
+		dir, err := checkpoint.Directory(s.Model)
+		if err != nil {
 			return nil, err
 		}
-		if tmpl, err = text.LoadTemplate(s.Model, ""); err != nil {
-			tmpl = nil // only conversations need one; they are refused by name without it
-		}
+		tok, o.NoTokenizer = text.LoadTokenizer(dir)
+		tmpl, o.NoTemplate = text.LoadTemplate(dir, "")
 	}
-	cal, err := text.LoadSamples(ctx, tok, tmpl, files, o)
-	if err != nil {
-		return nil, err
-	}
-	if len(cal.Batches) == 0 {
-		return nil, usage("E0141", strings.Join(files, ", "), "lower --min-len, or look at `quire samples`", "no calibration sample is usable")
-	}
-	return cal, nil
+	return text.LoadSamples(ctx, tok, tmpl, files, o)
 }
 
-// needsTokenizer says whether any file holds text rather than ids. Lines of JSON are looked at one by one when read.
-func needsTokenizer(files []string) bool {
+// mayHoldText says whether any file may hold something else than token ids.
+func mayHoldText(files []string) bool {
 	for _, f := range files {
-		if !strings.HasSuffix(f, ".u16") && !strings.HasSuffix(f, ".u32") && !onlyIDs(f) {
+		f = strings.TrimSuffix(strings.TrimSuffix(f, ".gz"), ".zst")
+		if !strings.HasSuffix(f, ".u16") && !strings.HasSuffix(f, ".u32") {
 			return true
 		}
 	}
 	return false
-}
-
-// onlyIDs peeks at the first bytes of a plain .jsonl: pre-tokenized data needs no tokenizer.
-func onlyIDs(file string) bool {
-	if !strings.HasSuffix(file, ".jsonl") {
-		return false
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	head := make([]byte, 256)
-	n, _ := f.Read(head) // a short read only makes the answer no
-	return strings.Contains(string(head[:n]), `"input_ids"`) && !strings.Contains(string(head[:n]), `"text"`)
 }
 
 // outTensors lists the tensors of the result.

@@ -14,6 +14,13 @@ import (
 
 var hubID = regexp.MustCompile(`^([A-Za-z0-9][\w.-]*)/([A-Za-z0-9][\w.-]*)(?:@([\w.-]+))?$`)
 
+// Directory gives the directory that a model's path stands for: a directory is itself, a file is its directory, and a cache entry
+// (its directory, or owner/name[@revision]) is the snapshot it names. Nothing in it is looked at.
+func Directory(path string) (string, error) {
+	dir, _, err := locate(path)
+	return dir, err
+}
+
 // cached resolves owner/name[@revision] in the cache of this user; any other path does not exist.
 func cached(path string) (dir, single string, err error) {
 	missing := fail(codeNoPath, path, "", -1, "check the spelling; quire does not download models", "there is no such file or directory")

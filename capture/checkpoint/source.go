@@ -56,6 +56,9 @@ func Open(ctx context.Context, path string) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
+	if single != "" && !strings.HasSuffix(single, ".safetensors") && !strings.HasSuffix(single, ".json") && !strings.HasSuffix(single, ".json.gz") {
+		return nil, fail(codePickle, path, "", -1, "give a .safetensors file or its directory", "the file is not safetensors")
+	}
 	if strings.HasSuffix(single, ".json") || strings.HasSuffix(single, ".json.gz") {
 		return openMap(ctx, filepath.Join(dir, single))
 	}
@@ -80,9 +83,6 @@ func locate(path string) (dir, single string, err error) {
 	case err != nil:
 		return "", "", ioError(codeIORead, path, err)
 	case !st.IsDir():
-		if !strings.HasSuffix(path, ".safetensors") && !strings.HasSuffix(path, ".json") && !strings.HasSuffix(path, ".json.gz") {
-			return "", "", fail(codePickle, path, "", -1, "give a .safetensors file or its directory", "the file is not safetensors")
-		}
 		return filepath.Dir(path), filepath.Base(path), nil
 	}
 	snapshots := filepath.Join(path, "snapshots")

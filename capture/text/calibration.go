@@ -87,13 +87,15 @@ type Counts struct {
 	Rows      int            `json:"rows"` // tokens that count
 }
 
-// BOSReport states what the beginning-of-sequence token did. No sequence starts with two.
+// BOSReport states what the beginning-of-sequence token did. No sequence made of text starts with two; token ids that the data
+// gives are taken as they are.
 type BOSReport struct {
 	ID       int    `json:"id"`    // -1: the tokenizer adds none
 	Token    string `json:"token"` //
 	Policy   string `json:"policy"`
-	Starting int    `json:"starting"` // samples that start with it
-	Removed  int    `json:"removed"`  // doubled ones taken away
+	Starting int    `json:"starting"`          // samples that start with it
+	Removed  int    `json:"removed"`           // doubled ones taken away
+	Doubled  int    `json:"doubled,omitempty"` // samples given as token ids that start with two
 }
 
 // Calibration is what a run is fed: an ordered list of batches, and the account of every entry of the data set. It does

@@ -74,6 +74,18 @@ func datasetError(where string, cause error, what, try string) *Error {
 	return &Error{Code: "E1203", Exit: exitUsage, What: what, Where: where, Try: try, Err: cause}
 }
 
+// needed says where the data needs what could not be loaded.
+func needed(err error, why, where string) error {
+	var e *Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	out := *e
+	out.What = why + " but " + e.What
+	out.Where = where + ", " + e.Where
+	return &out
+}
+
 func tokenizerError(path string, err error) error {
 	var unknown *tokenizer.UnsupportedError
 	if errors.As(err, &unknown) {

@@ -43,6 +43,8 @@ type Options struct {
 	TemplateDate string
 	// VocabSize, when set, bounds the ids of input_ids and raw token files (the model's embedding rows).
 	VocabSize int
+	// NoTokenizer and NoTemplate say why there is none; they are reported when the data turns out to need one.
+	NoTokenizer, NoTemplate error
 	// Threads bounds parallel tokenization; 0: GOMAXPROCS. It has no influence on the result.
 	Threads int
 }

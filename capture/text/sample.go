@@ -18,6 +18,7 @@ type prepared struct {
 	tokens     int // before clipping
 	starting   bool
 	bosRemoved bool
+	bosDoubled bool
 	err        error // ends the load
 }
 
@@ -84,7 +85,7 @@ func (p *preparer) tokensOf(r record, where string) prepared {
 				return unusable(ReasonBadID, fmt.Sprintf("id %d at %d, the model knows %d", id, i, p.o.VocabSize))
 			}
 		}
-		return p.noteBOS(prepared{ids: r.ids}, false)
+		return p.given(prepared{ids: r.ids})
 	case r.isText:
 		return p.encode(r.text, nil, false, where)
 	}
@@ -104,7 +105,7 @@ func (p *preparer) tokensOf(r record, where string) prepared {
 		if reason != "" {
 			return unusable(reason, detail)
 		}
-		return p.noteBOS(prepared{ids: ids, mask: mask}, false)
+		return p.given(prepared{ids: ids, mask: mask})
 	}
 	for _, name := range []string{"messages", "conversations", "conversation"} {
 		if !present(name) {
@@ -174,6 +175,9 @@ func (p *preparer) conversation(fields map[string]json.RawMessage, messages, hea
 		return unusable(ReasonNoTemplate, "a conversation, and apply_chat_template is never")
 	}
 	if p.tmpl == nil {
+		if p.o.NoTemplate != nil {
+			return prepared{err: needed(p.o.NoTemplate, "the data holds a conversation", where)}
+		}
 		return prepared{err: &Error{Code: "E1207", Exit: exitUsage, What: "the data holds a conversation but the model has no chat template", Where: where,
 			Err: ErrNoTemplate, Try: "put chat_template.jinja beside the weights, give --template FILE, or a text column"}}
 	}
@@ -248,6 +252,9 @@ func (p *preparer) encode(s string, spans [][2]int, rendered bool, where string)
 		return unusable(ReasonEmpty, "")
 	}
 	if p.tok == nil {
+		if p.o.NoTokenizer != nil {
+			return prepared{err: needed(p.o.NoTokenizer, "the data holds text", where)}
+		}
 		return prepared{err: &Error{Code: "E1201", Exit: exitUsage, What: "the data holds text but there is no tokenizer", Where: where, Err: ErrNoTokenizer,
 			Try: "put tokenizer.json beside the weights, or give token ids (input_ids, .u16, .u32)"}}
 	}
@@ -271,6 +278,15 @@ func (p *preparer) encode(s string, spans [][2]int, rendered bool, where string)
 		}
 	}
 	return p.noteBOS(out, rendered || p.addBOS)
+}
+
+// given takes token ids as they are and only looks at how they begin.
+func (p *preparer) given(s prepared) prepared {
+	if p.bos >= 0 && len(s.ids) > 0 {
+		s.starting = s.ids[0] == p.bos
+		s.bosDoubled = s.starting && len(s.ids) > 1 && s.ids[1] == p.bos
+	}
+	return s
 }
 
 // noteBOS adds the beginning-of-sequence token where it is due and missing, and takes a doubled one away.

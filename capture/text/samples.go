@@ -244,6 +244,9 @@ func (l *loader) take(path string, num int, s prepared, skipped bool) error {
 	if s.bosRemoved {
 		l.cal.BOS.Removed++
 	}
+	if s.bosDoubled {
+		l.cal.BOS.Doubled++
+	}
 	f.Outcome = Used
 	l.fates = append(l.fates, f)
 	for _, c := range l.draw.add(&candidate{key: l.key(sample), sample: sample, fate: len(l.fates) - 1, ids: s.ids, mask: s.mask}) {
@@ -314,6 +317,9 @@ func (l *loader) finish() (*Calibration, error) {
 	if len(batches) == 0 {
 		return nil, &Error{Code: "E1205", Exit: exitUsage, What: "no calibration sample is usable: " + c.Counts.String(), Err: ErrNoSamples,
 			Try: "lower --min-len, or check the column names and the chat template (`quire samples` shows every sample's fate)"}
+	}
+	if n := c.BOS.Doubled; n > 0 {
+		c.Warnings = append(c.Warnings, fmt.Sprintf("%d samples given as token ids start with two %s; ids are taken as they are", n, c.BOS.Token))
 	}
 	if l.o.Samples > 0 && len(batches) < l.o.Samples {
 		c.Warnings = append(c.Warnings, fmt.Sprintf("%d of %d wanted calibration batches: %s", len(batches), l.o.Samples, c.Counts.String()))

@@ -32,3 +32,12 @@ func LoadTemplate(path, name string) (*Template, error) {
 	}
 	return t, nil
 }
+
+// SpecialTokens reads bos_token, eos_token and their like from the tokenizer_config.json of a model directory.
+func SpecialTokens(dir string) (map[string]string, error) {
+	tokens, err := chat.SpecialTokens(dir)
+	if err != nil {
+		return nil, templateError(dir, err)
+	}
+	return tokens, nil
+}

@@ -31,7 +31,11 @@ func (c *SamplesCmd) Run(ctx context.Context, o *output) error {
 	if r.Model == nil || *r.Model == "" {
 		return &engine.Error{Code: "E0110", Exit: engine.ExitUsage, What: "no model", Try: "give the directory of the checkpoint, or of its tokenizer"}
 	}
-	cal, err := engine.CalibrationOf(ctx, r, vocabSize(*r.Model), o.in)
+	dir, err := modelPath(*r.Model)
+	if err != nil {
+		return err
+	}
+	cal, err := engine.CalibrationOf(ctx, r, vocabSize(dir), o.in)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -67,4 +69,95 @@ func TestRenderCountsCodePoints(t *testing.T) {
 	exit, stdout, stderr := quire("render", "--template", filepath.Join(dir, "t.jinja"), filepath.Join(dir, "in.jsonl"))
 	require.Equal(t, 0, exit, stderr)
 	require.JSONEq(t, `{"text":"äöü€né","generation_spans":[[4,6]]}`, stdout)
+}
+
+// TestSamplesAddUp takes every fate in one set and adds the lines up to the counts, with masks, joined samples and stdin.
+func TestSamplesAddUp(t *testing.T) {
+	t.Parallel()
+	dir := bed(t)
+	data := filepath.Join(dir, "c.jsonl")
+	write("c.jsonl", `{"id":"x","input_ids":[1,2,3,4,5],"mask":[0,1,1,1,1]}
+{"input_ids":[1,2]}
+{"text":"Once upon a time there was a little girl who had a cat and a dog.","mask":[]}
+{"input_ids":[5,6,7,8,9,10,11,12,13,14,15,16],"mask":[0,0,0,0,0,0,0,1,1,1,1,1]}
+not json
+{"input_ids":[9,9,9,9]}
+{"input_ids":[9,9,9,9]}
+`)(t, dir)
+	run := func(args ...string) []map[string]any {
+		var out, errw bytes.Buffer
+		require.Equal(t, 0, Main(append([]string{"samples", filepath.Join(dir, "demo"), "--json", "--min-len", "3", "--seq-len", "8"}, args...), strings.NewReader(`{"input_ids":[1,2,3,4]}`+"\n"), &out, &errw), out.String()+errw.String())
+		got := lines(t, out.String())
+		addUp(t, got)
+		return got
+	}
+	got := run("--calibration", data, "--samples", "4")
+	require.Equal(t, []any{data + ":4"}, got[2]["origin"])
+	require.Equal(t, []any{"clipped", 12., 8.}, []any{got[2]["fate"], got[2]["tokens"], got[2]["length"]})
+	var reasons []string
+	for _, l := range got {
+		if l["type"] == "sample" {
+			reasons = append(reasons, l["reason"].(string))
+		}
+	}
+	require.Equal(t, []string{"too-short", "bad-record", "beyond-samples"}, reasons)
+	got = run("--calibration", data, "--count", "mask")
+	require.Equal(t, []any{0., 1., 1., 1., 1.}, got[0]["mask"])
+	require.Equal(t, []any{0., 0., 0., 0., 0., 0., 0., 1.}, got[1]["mask"])
+	require.Equal(t, "merged", run("--calibration", data, "--concat")[0]["fate"])
+	require.Equal(t, []any{"-:1"}, run("--calibration", "-")[0]["origin"])
+}
+
+// addUp checks that every record has one fate and that the counts are those of the lines.
+func addUp(t *testing.T, got []map[string]any) {
+	t.Helper()
+	counts := got[len(got)-1]["counts"].(map[string]any)
+	fates, seen := map[string]float64{}, map[float64]int{}
+	batches, tokens, rows := 0., 0., 0.
+	concat := false
+	for _, l := range got[:len(got)-1] {
+		concat = concat || l["fate"] == "merged"
+	}
+	for _, l := range got[:len(got)-1] {
+		if l["type"] == "batch" {
+			require.Equal(t, batches, l["batch"])
+			require.Len(t, l["mask"], len(l["ids"].([]any)))
+			require.Len(t, l["ids"], int(l["length"].(float64)))
+			for _, m := range l["mask"].([]any) {
+				rows += m.(float64)
+			}
+			batches, tokens = batches+1, tokens+l["length"].(float64)
+		}
+		if l["type"] == "sample" || !concat {
+			require.Len(t, l["samples"], 1)
+			seen[l["samples"].([]any)[0].(float64)]++
+			fates[l["fate"].(string)]++
+			require.Equal(t, l["fate"] == "dropped", l["reason"] != nil)
+		}
+	}
+	require.EqualValues(t, len(seen), counts["samples"])
+	for s, n := range seen {
+		require.Equal(t, 1, n, "sample %v", s)
+	}
+	for _, f := range []string{"used", "clipped", "merged", "dropped"} {
+		require.Equal(t, fates[f], counts[f], f)
+	}
+	require.Equal(t, []any{batches, tokens, rows}, []any{counts["batches"], counts["tokens"], counts["rows"]})
+}
+
+// TestSamplesWithoutTokenizer reads token ids of a model that has no tokenizer, and names the tokenizer where text needs one.
+func TestSamplesWithoutTokenizer(t *testing.T) {
+	t.Parallel()
+	dir := bed(t)
+	require.NoError(t, os.Remove(filepath.Join(dir, "demo", "tokenizer.json")))
+	write("c.jsonl", `{"meta":"`+strings.Repeat("x", 300)+`","input_ids":[1,2,3]}`+"\n")(t, dir)
+	args := []string{"samples", filepath.Join(dir, "demo"), "--calibration", filepath.Join(dir, "c.jsonl"), "--min-len", "1"}
+	exit, stdout, stderr := quire(append(args, "--json")...)
+	require.Equal(t, 0, exit, stdout+stderr)
+	addUp(t, lines(t, stdout))
+	write("c.jsonl", `{"input_ids":[1,2,3]}`+"\n"+`{"text":"hello"}`+"\n")(t, dir)
+	exit, _, stderr = quire(args...)
+	require.Equal(t, 64, exit)
+	require.Contains(t, stderr, "E1201")
+	require.Contains(t, stderr, "c.jsonl:2")
 }

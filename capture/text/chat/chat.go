@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"quire/capture/text/jinja"
@@ -84,6 +85,17 @@ func (t *Template) At(date string) (*Template, error) {
 		}
 	}
 	return nil, fmt.Errorf("%q is neither 2006-01-02 nor 2006-01-02T15:04:05", date)
+}
+
+// With gives the template with some variables such as bos_token set or replaced.
+func (t *Template) With(tokens map[string]string) *Template {
+	out := *t
+	out.tokens = maps.Clone(t.tokens)
+	if out.tokens == nil {
+		out.tokens = map[string]string{}
+	}
+	maps.Copy(out.tokens, tokens)
+	return &out
 }
 
 // Render renders a conversation. Errors are *RenderError.

@@ -51,6 +51,12 @@ func Load(path, name string) (*Template, error) {
 	return Compile(string(data), tokens)
 }
 
+// SpecialTokens reads the special tokens of a model directory's tokenizer_config.json; without that file there are none.
+func SpecialTokens(dir string) (map[string]string, error) {
+	tokens, _, err := readTokens(filepath.Join(dir, "tokenizer_config.json"))
+	return tokens, err
+}
+
 func loadDir(dir, name string) (*Template, error) {
 	tokens, cfg, err := readTokens(filepath.Join(dir, "tokenizer_config.json"))
 	if err != nil {
