@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sync/semaphore"
@@ -117,14 +119,15 @@ func (w *blobWriter) run() {
 			continue
 		}
 		group, size := []*blobRequest{first}, first.size()
+		limit := w.l.opts.TransactionBytes + chunksPerPart*chunkOverhead // a full part and headers of others go together
 	drain:
-		for size < w.l.opts.TransactionBytes && len(group) < 1024 {
+		for size <= limit && len(group) < 1024 {
 			select {
 			case r, ok := <-w.ch:
 				if !ok {
 					break drain
 				}
-				if r.seal || r.seg != first.seg || size+r.size() > w.l.opts.TransactionBytes {
+				if r.seal || r.seg != first.seg || size+r.size() > limit {
 					held = r
 					break drain
 				}
@@ -153,14 +156,22 @@ func (w *blobWriter) commit(seg *segment, group []*blobRequest) error {
 	}
 	name := seg.rec.file()
 	if seg.db == nil {
-		db, err := openBolt(seg.path, name, bolt.Options{NoFreelistSync: true, InitialMmapSize: int(w.l.opts.SegmentBytes + 256<<20)})
+		var file *os.File
+		db, err := openBolt(seg.path, name, bolt.Options{NoFreelistSync: true, InitialMmapSize: int(w.l.opts.SegmentBytes + 256<<20),
+			OpenFile: func(name string, flag int, perm os.FileMode) (_ *os.File, err error) {
+				file, err = os.OpenFile(name, flag, perm)
+				return file, err
+			}})
 		if err != nil {
 			return w.fail(seg, group, err)
 		}
 		db.AllocSize = 64 << 20
 		seg.mu.Lock()
-		seg.db = db
+		seg.db, seg.dbFile = db, file
 		seg.mu.Unlock()
+	}
+	if groupSize(group) >= writebackFrom {
+		defer earlyWriteback(seg.dbFile)()
 	}
 	committing := false
 	err := guarded(name, func() error {
@@ -205,15 +216,45 @@ func (w *blobWriter) commit(seg *segment, group []*blobRequest) error {
 	return nil
 }
 
+func groupSize(group []*blobRequest) (n int64) {
+	for _, r := range group {
+		n += r.size()
+	}
+	return n
+}
+
+// writebackFrom is the size of a transaction from which the disk is set to work before all pages were handed over.
+const writebackFrom = 2 << 20
+
+// earlyWriteback keeps the disk busy while bbolt writes the pages of a transaction one after the other: left alone, the
+// kernel begins at the sync, when they all lie in its cache. It changes nothing in what is durable when. The function given
+// ends it and waits.
+func earlyWriteback(f *os.File) (end func()) {
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(700 * time.Microsecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				startWriteback(f)
+			}
+		}
+	}()
+	return func() {
+		close(stop)
+		<-done
+	}
+}
+
 // fail turns a failed write into what callers should see. A full disk leaves the segment usable; after anything else the
 // segment takes no more, and neither does the ledger.
 func (w *blobWriter) fail(seg *segment, group []*blobRequest, err error) error {
 	if isFull(err) {
-		var n int64 = 1 << 20
-		for _, r := range group {
-			n += r.size()
-		}
-		err = w.l.fullError(n, err)
+		err = w.l.fullError(groupSize(group)+1<<20, err)
 		w.l.setFull(err)
 		return err
 	}

@@ -17,6 +17,11 @@ func fdatasync(f *os.File) error {
 	}
 }
 
+// startWriteback asks the kernel to begin writing what is dirty of f, and waits for nothing.
+func startWriteback(f *os.File) {
+	_ = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
+}
+
 // bootID tells boots of one host apart.
 func bootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")

@@ -15,6 +15,8 @@ func bootID() string { return "" }
 // fileSystem does not tell network file systems apart here.
 func fileSystem(string) (name string, network bool) { return "", false }
 
+func startWriteback(*os.File) {}
+
 func adviseSequential(*os.File, int64, int64) {}
 
 func socketAddress(dir, base string) (addr string, release func(), err error) {

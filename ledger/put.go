@@ -1,13 +1,12 @@
 package ledger
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
+	"strings"
 
 	"quire/ledger/codec"
 )
@@ -49,17 +48,20 @@ func (r *PayloadRef) named() {
 // an event names them. It reads r in chunks and holds a few of them, whatever the length. Encoding runs in the calling
 // goroutine; several Puts run side by side.
 func (l *Ledger) Put(ctx context.Context, class Class, segmentKey string, id codec.ID, r io.Reader) (PayloadRef, error) {
-	return l.put(ctx, class, segmentKey, id, r, -1)
+	if r == nil {
+		r = strings.NewReader("")
+	}
+	return l.put(ctx, class, segmentKey, id, r, nil)
 }
 
-// PutBytes is Put of bytes in memory. Equal bytes that this stay already put there, and that no event names yet, are not
-// stored twice.
+// PutBytes is Put of bytes in memory, which must not change before it returns. It is faster: nothing is copied on the way to
+// the encoder, and the SHA-256 is computed while the disk writes.
 func (l *Ledger) PutBytes(ctx context.Context, class Class, segmentKey string, id codec.ID, b []byte) (PayloadRef, error) {
-	return l.put(ctx, class, segmentKey, id, bytes.NewReader(b), int64(len(b)))
+	return l.put(ctx, class, segmentKey, id, nil, b)
 }
 
-// put is Put of size bytes, -1 for unknown.
-func (l *Ledger) put(ctx context.Context, class Class, segmentKey string, id codec.ID, r io.Reader, size int64) (ref PayloadRef, err error) {
+// put stores what r gives or, when it is nil, b.
+func (l *Ledger) put(ctx context.Context, class Class, segmentKey string, id codec.ID, r io.Reader, b []byte) (ref PayloadRef, err error) {
 	switch {
 	case !validClass(class):
 		return ref, usage("retention class %q", class)
@@ -76,15 +78,20 @@ func (l *Ledger) put(ctx context.Context, class Class, segmentKey string, id cod
 		return ref, err
 	}
 	ref = PayloadRef{Class: class, Segment: segmentKey, seg: seg}
-	p := &putter{l: l, ctx: ctx, seg: seg, ordinal: ordinal, codec: id, hash: sha256.New(), verify: l.opts.VerifyEncode(class), size: size}
-	if err := p.copy(r); err != nil {
-		p.settle()
+	p := &putter{l: l, ctx: ctx, seg: seg, ordinal: ordinal, codec: id, verify: l.opts.VerifyEncode(class), size: -1}
+	if r != nil {
+		ref.SHA256, err = p.stream(r)
+	} else {
+		p.size = int64(len(b))
+		ref.SHA256, err = p.bytes(b)
+	}
+	if err != nil {
+		_ = p.settle()
 		ref.loc.Ordinal = ordinal
 		ref.named()
 		return PayloadRef{}, err
 	}
 	ref.Length, ref.Stored = p.length, p.stored
-	p.hash.Sum(ref.SHA256[:0])
 	ref.loc = Location{Kind: KindSegment, SegmentID: seg.rec.ID, Ordinal: ordinal, ChunkRaw: uint32(l.opts.ChunkBytes), Codec: id, Stored: p.stored}
 	seg.mu.Lock()
 	seg.bytes += ref.Length
@@ -101,7 +108,6 @@ type putter struct {
 	ordinal uint64
 	codec   codec.ID
 	verify  bool
-	hash    hash.Hash
 	size    int64 // raw bytes of the payload, -1 for unknown
 
 	length, stored int64
@@ -110,30 +116,73 @@ type putter struct {
 	inFlight       []*blobRequest // at most one part being committed while the next is encoded
 }
 
-func (p *putter) copy(r io.Reader) error {
+// stream puts what r gives, holding one chunk of it at a time.
+func (p *putter) stream(r io.Reader) (sum Digest, err error) {
 	raw := p.l.buffers.get()
 	defer p.l.buffers.put(raw)
 	raw = raw[:p.l.opts.ChunkBytes]
+	hash := sha256.New()
 	for {
 		n, err := io.ReadFull(r, raw)
 		if n > 0 {
+			hash.Write(raw[:n])
 			if err := p.chunk(raw[:n]); err != nil {
-				return err
+				return sum, err
 			}
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("ledger: payload source: %w", err)
+			return sum, fmt.Errorf("ledger: payload source: %w", err)
 		}
 	}
+	hash.Sum(sum[:0])
+	return sum, p.finish(sum)
+}
+
+// hashAhead is the length from which hashing takes longer than the syncs of a further transaction.
+const hashAhead = 2 << 20
+
+// bytes puts b. The SHA-256 of a long b takes about as long as writing it, so it is computed beside: when it is not there
+// at the end, the chunks go ahead and the header follows in a transaction of its own.
+func (p *putter) bytes(b []byte) (Digest, error) {
+	var sum Digest
+	hashed := make(chan struct{})
+	if len(b) < hashAhead {
+		sum = sha256.Sum256(b)
+		close(hashed)
+	} else {
+		go func() {
+			sum = sha256.Sum256(b)
+			close(hashed)
+		}()
+		defer func() { <-hashed }() // b is the caller's again
+	}
+	for at := 0; at < len(b); at += p.l.opts.ChunkBytes {
+		if err := p.chunk(b[at:min(at+p.l.opts.ChunkBytes, len(b))]); err != nil {
+			return Digest{}, err
+		}
+	}
+	select {
+	case <-hashed:
+	default:
+		if p.part != nil {
+			if err := p.send(); err != nil {
+				return Digest{}, err
+			}
+		}
+		<-hashed
+	}
+	return sum, p.finish(sum)
+}
+
+// finish adds the header and waits until all is durable.
+func (p *putter) finish(sum Digest) error {
 	if p.part == nil { // the header alone
 		p.part = p.newPart()
 	}
-	head := payloadHead{Codec: p.codec, Length: p.length, ChunkRaw: uint32(p.l.opts.ChunkBytes), Chunks: p.chunks}
-	p.hash.Sum(head.SHA256[:0])
-	p.part.header = encodePayloadHead(head)
+	p.part.header = encodePayloadHead(payloadHead{Codec: p.codec, Length: p.length, SHA256: sum, ChunkRaw: uint32(p.l.opts.ChunkBytes), Chunks: p.chunks})
 	if err := p.send(); err != nil {
 		return err
 	}
@@ -155,7 +204,6 @@ func (p *putter) chunk(raw []byte) error {
 		p.part = p.newPart()
 		p.part.weight = weight
 	}
-	p.hash.Write(raw)
 	buf := p.l.buffers.get()
 	buf, err := encodeChunk(buf[:0], p.codec, raw, p.ordinal, p.chunks, p.verify)
 	if err != nil {
@@ -165,10 +213,8 @@ func (p *putter) chunk(raw []byte) error {
 	p.length += int64(len(raw))
 	p.stored += int64(len(buf))
 	p.chunks++
-	if p.chunks%chunksPerPart == 0 || p.part.size() >= p.l.opts.TransactionBytes {
-		if p.chunks%chunksPerPart == 0 {
-			return p.send()
-		}
+	if p.chunks%chunksPerPart == 0 && (p.size < 0 || p.length < p.size) {
+		return p.send()
 	}
 	return nil
 }

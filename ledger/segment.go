@@ -209,6 +209,7 @@ type segment struct {
 	pending map[uint64]struct{} // payloads being put, or put and not yet named by an event
 	bytes   int64               // raw bytes put in this stay
 	db      *bolt.DB            // nil until written to in this stay, or when sealed
+	dbFile  *os.File            // what db writes to; its own
 	file    *os.File            // for readers
 	failed  error               // why it cannot be written any more
 }
