@@ -410,6 +410,12 @@ func (s *segmentSet) roll(ctx context.Context, class Class, key string, old *seg
 	}
 	s.mu.Unlock()
 	rec := segmentRecord{Class: class, Key: key, Roll: roll + 1, State: segOpen}
+	for { // a file that no record names is left alone
+		if _, err := os.Stat(s.l.path(rec.file())); err != nil {
+			break
+		}
+		rec.Roll++
+	}
 	if err := createSegmentFile(s.l.dir, s.l.run, rec); err != nil {
 		if isFull(err) {
 			err = s.l.fullError(64<<10, err)

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 )
@@ -28,4 +29,14 @@ func leftOut(t *testing.T, missing error) bool {
 		t.Logf("LEFT OUT: %s: %v", t.Name(), missing)
 	}
 	return missing != nil
+}
+
+// memoryDir is a directory in memory where there is one: syncs cost nothing there, and these tests bring their own.
+func memoryDir(t testing.TB) string {
+	dir, err := os.MkdirTemp("/dev/shm", "quire")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }

@@ -211,7 +211,7 @@ func (c *fsck) segments(recs []segmentRecord) []segmentRecord {
 	entries, _ := os.ReadDir(filepath.Join(c.dir, segmentDir))
 	for _, e := range entries {
 		if !known[e.Name()] {
-			c.find(LevelQuick, "info", "segment-orphan", Finding{File: segmentDir + "/" + e.Name(), What: "no record names this file", Consequence: "none: it takes space", Repair: "the next opening removes it"})
+			c.find(LevelQuick, "info", "segment-orphan", Finding{File: segmentDir + "/" + e.Name(), What: "no record names this file", Consequence: "none: it takes space", Repair: "the next opening removes it if it is empty; if it holds payloads, a record of it was lost"})
 		}
 	}
 	return live
@@ -250,7 +250,7 @@ func (c *fsck) events() error {
 	whole := true // no event was missing so far
 	var prev Digest
 	havePrev := true
-	keys := 0
+	keys, located, owned := 0, 0, 0
 	check := func(seq uint64, b []byte) error {
 		e, err := checkEvent(seq, b)
 		if err != nil {
@@ -277,9 +277,18 @@ func (c *fsck) events() error {
 			}
 		}
 		for i, p := range e.Payloads {
-			b, err := v.st.get(bucketLocations, locationKey(seq, i))
+			lk := locationKey(seq, i)
+			b, err := v.st.get(bucketLocations, lk)
+			var loc Location
 			if err == nil && b != nil {
-				_, err = parseLocation(b)
+				located++
+				loc, err = parseLocation(b)
+			}
+			if err == nil && loc.Kind == KindSegment {
+				owned++
+				if o, oerr := v.st.get(bucketOwners, ownerKey(loc, lk)); oerr != nil || o == nil {
+					c.find(LevelChain, "damage", "owner", Finding{File: databaseName, Seq: seq, Key: e.Key, Role: p.Role, What: fmt.Sprintf("the table of owners does not list it (%v)", oerr), Consequence: "none for reading; a retirement would not count it", Repair: repairSalvage})
+				}
 			}
 			if err != nil {
 				c.find(LevelChain, "damage", "location", Finding{File: databaseName, Seq: seq, Key: e.Key, Role: p.Role, What: err.Error(), Consequence: "the payload cannot be found", Repair: repairSalvage})
@@ -348,7 +357,11 @@ func (c *fsck) events() error {
 		c.find(LevelChain, "damage", "tree", Finding{File: databaseName, What: "the events give another Merkle root than the head names", Consequence: "history was changed", Repair: "compare with a backup or a signed head"})
 	}
 	c.tree(whole)
-	c.index(keys)
+	c.entries(bucketKeys, "index", keys, "a key may lead nowhere")
+	if whole {
+		c.entries(bucketLocations, "location", located, "a payload may not be found")
+		c.entries(bucketOwners, "owner", owned, "a retirement would count wrong")
+	}
 	return nil
 }
 
@@ -393,17 +406,17 @@ func (c *fsck) tree(whole bool) {
 	}
 }
 
-// index looks for index entries without an event.
-func (c *fsck) index(want int) {
+// entries looks for entries of a table that belong to no event: want is how many the events account for.
+func (c *fsck) entries(table []byte, code string, want int, consequence string) {
 	n := 0
 	for from := []byte(nil); ; {
-		more, err := c.r.st.scan(bucketKeys, from, 4096, func(k, _ []byte) error {
+		more, err := c.r.st.scan(table, from, 4096, func(k, _ []byte) error {
 			n++
 			from = append(append([]byte(nil), k...), 0)
 			return nil
 		})
 		if err != nil {
-			c.find(LevelChain, "damage", "index", c.located(err, "keys are not found", repairSalvage))
+			c.find(LevelChain, "damage", code, c.located(err, consequence, repairSalvage))
 			return
 		}
 		if !more {
@@ -411,7 +424,7 @@ func (c *fsck) index(want int) {
 		}
 	}
 	if n != want {
-		c.find(LevelChain, "damage", "index", Finding{File: databaseName, What: fmt.Sprintf("%d keys in the index, %d events with a key", n, want), Consequence: "a key may lead nowhere", Repair: repairSalvage})
+		c.find(LevelChain, "damage", code, Finding{File: databaseName, What: fmt.Sprintf("%d entries in table %s, the events account for %d", n, table, want), Consequence: consequence, Repair: repairSalvage})
 	}
 }
 

@@ -18,16 +18,6 @@ import (
 	"quire/ledger/internal/writelog"
 )
 
-// memoryDir is a directory in memory where there is one: syncs cost nothing there, and these tests bring their own.
-func memoryDir(t testing.TB) string {
-	dir, err := os.MkdirTemp("/dev/shm", "quire")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
-
 // recordVictim records what a victim writes in some stays.
 func recordVictim(t testing.TB, seed uint64, stays, steps int) (*writelog.Log, error) {
 	root := memoryDir(t)

@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	bolt "go.etcd.io/bbolt"
@@ -270,15 +272,38 @@ func (l *Ledger) loadSegments(rec *recovered) error {
 		return err
 	}
 	for _, e := range entries {
-		if known[e.Name()] || !(strings.HasSuffix(e.Name(), ".db") || strings.HasSuffix(e.Name(), ".db.new")) {
+		name := segmentDir + "/" + e.Name()
+		if known[e.Name()] || !(strings.HasSuffix(name, ".db") || strings.HasSuffix(name, ".db.new")) {
 			continue
 		}
-		if err := os.Remove(l.path(segmentDir + "/" + e.Name())); err != nil {
+		// A crash leaves unfinished files and empty ones that were not recorded yet. One that holds payloads was recorded:
+		// if it is unknown now, it is the record that was lost, and the payloads must not follow it.
+		if strings.HasSuffix(name, ".db") && rec.rollback == nil && !emptySegment(l.path(name)) {
+			l.findings = append(l.findings, Finding{Level: "quick", Code: "segment-orphan", File: name, What: "no record names this file, and it is not empty",
+				Consequence: "none for what is recorded; it takes space", Repair: "`quire ledger fsck`, then `salvage` if records were lost; otherwise remove it"})
+			continue
+		}
+		if err := os.Remove(l.path(name)); err != nil {
 			return err
 		}
-		rec.dropped = append(rec.dropped, segmentDir+"/"+e.Name())
+		rec.dropped = append(rec.dropped, name)
 	}
 	return nil
+}
+
+// emptySegment says whether a segment file is sound and holds nothing.
+func emptySegment(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	empty := true
+	some := func(boltfile.Entry) error { empty = false; return io.EOF }
+	err = readSegment(f, filepath.Base(path), func(_ *os.File, parts, headers boltfile.Bucket) error {
+		return errors.Join(parts.Walk(nil, some), headers.Walk(nil, some))
+	})
+	return err == nil && empty
 }
 
 // segmentRecords gives the table of segments, by id.
@@ -373,6 +398,29 @@ func (l *Ledger) adopt(g *segment, rec *recovered) error {
 	if len(orphanParts)+len(orphanHeads) == 0 {
 		return nil
 	}
+	// What is deleted is gone: the table of owners alone, whose keys have no checksum, is not enough.
+	named, err := l.locatedIn(g.rec.ID)
+	if err != nil {
+		l.findings = append(l.findings, Finding{Level: "quick", Code: "location", File: databaseName, Segment: g.rec.ID, What: err.Error(),
+			Consequence: "payloads that no event names were kept in " + name, Repair: repairSalvage})
+		return nil
+	}
+	lost := 0
+	kept := func(k []byte) bool {
+		if named[binary.BigEndian.Uint64(k)] {
+			lost++
+			return true
+		}
+		return false
+	}
+	orphanParts, orphanHeads = slices.DeleteFunc(orphanParts, kept), slices.DeleteFunc(orphanHeads, kept)
+	if lost > 0 {
+		l.findings = append(l.findings, Finding{Level: "quick", Code: "owner", File: databaseName, Segment: g.rec.ID, What: "the table of owners does not list payloads whose location is in " + name,
+			Consequence: "none for reading; a retirement would not count them", Repair: repairSalvage})
+	}
+	if len(orphanParts)+len(orphanHeads) == 0 {
+		return nil
+	}
 	rec.dropped = append(rec.dropped, fmt.Sprintf("%s: %d parts", name, len(orphanParts)))
 	file.Close()
 	db, err := openBolt(g.path, name, bolt.Options{NoFreelistSync: true})
@@ -434,6 +482,27 @@ func (v *view) ownersOf(id uint32, f func(ordinal, seq uint64, index int) error)
 		})
 		if err != nil || !more {
 			return err
+		}
+	}
+}
+
+// locatedIn gives the payloads of a segment that locations name, whatever the table of owners says.
+func (v *view) locatedIn(id uint32) (map[uint64]bool, error) {
+	named := map[uint64]bool{}
+	for from := []byte(nil); ; {
+		more, err := v.st.scan(bucketLocations, from, 4096, func(k, b []byte) error {
+			from = append(bytes.Clone(k), 0)
+			loc, err := parseLocation(b)
+			if err != nil {
+				return damagedf(databaseName, "location %x: %v", k, err)
+			}
+			if loc.Kind == KindSegment && loc.SegmentID == id {
+				named[loc.Ordinal] = true
+			}
+			return nil
+		})
+		if err != nil || !more {
+			return named, err
 		}
 	}
 }
