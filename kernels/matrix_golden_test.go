@@ -25,6 +25,7 @@ var matrixDigests = map[string]string{
 	"Gram f32":                         "efdebd23824bf5b7",
 	"InverseFactor":                    "f2308de430acc5cb",
 	"InverseFactor64":                  "420332a3de6cd522",
+	"QuadForm":                         "468394ad2f7a17d4",
 }
 
 // goldenRows draws rows of either type with integer arithmetic and one scaling,
@@ -56,6 +57,7 @@ var goldenMatrixOps = []struct {
 	{"Gram bf16", goldenGram(true)},
 	{"Cross f32 x bf16", goldenCross(false, true)},
 	{"Cross bf16 x bf16", goldenCross(true, true)},
+	{"QuadForm", goldenQuadForm},
 	{"Columns", func(p *kernels.Pool, r *rand.Rand) []float32 {
 		const n = 77
 		c := kernels.NewColumns(n)
@@ -117,6 +119,19 @@ var goldenMatrixOps = []struct {
 		}
 		return out
 	}},
+}
+
+func goldenQuadForm(p *kernels.Pool, r *rand.Rand) []float32 {
+	var out []float32
+	for _, c := range []struct{ n, rows int }{{1, 2}, {33, 7}, {290, 101}} {
+		q := kernels.PackQuadForm(p, nil, tame(r, c.n*c.n), c.n, 0, c.n)
+		sums := make([]float64, c.rows)
+		q.Sums(p, sums, kernels.RowsF32(tame(r, c.rows*c.n), c.rows, c.n))
+		for _, s := range sums {
+			out = append(out, split64(s)...)
+		}
+	}
+	return out
 }
 
 // split64 gives the bits of a float64 as exact float32 pieces.
