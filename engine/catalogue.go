@@ -46,6 +46,8 @@ func Catalogue() map[string]string {
 		"E0203": "The disk has less free space than the run needs.",
 		"E0204": "Rows could not be parked on disk. What the ledger acknowledged is safe.",
 		"E0205": "The run died four times in a row at one unit of work, most likely killed for memory. More of the same would not help: the limit it believes in is not the one it really has.",
+		"E0206": "The disk became full while the run worked. What the ledger acknowledged is safe; after space was freed the same command goes on.",
+		"E0207": "The file system refused a write while the run worked: it was switched to read-only, or the disk failed. What the ledger acknowledged is safe; once writes work again the same command goes on.",
 		"E0601": "An activation is NaN or infinite. The row is named; nothing of its statistic was kept.",
 		"E0602": "Activations are so large that their squares overflow float32.",
 		"E0610": "An expert has fewer calibration rows than min_rows and --fallback fail was asked for.",

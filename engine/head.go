@@ -16,7 +16,11 @@ func (rs *runState) head(ctx context.Context, runner *model.Runner, hidden *hidd
 	if m == nil || m.Scheme == nil {
 		return nil
 	}
-	if _, ok, err := rs.store.Get(keyDecision(m.Layer, m.Module)); err != nil || ok {
+	again, err := rs.unsound(ctx, m.Layer)
+	if err != nil {
+		return err
+	}
+	if _, ok, err := rs.store.Get(keyDecision(m.Layer, m.Module)); err != nil || ok && !again[m.Module] {
 		return err
 	}
 	if hidden == nil {
@@ -92,7 +96,11 @@ func (rs *runState) roundLayer(ctx context.Context, l int, ms []*ModulePlan) err
 	if done, err := rs.layerDone(ctx, l); done || err != nil {
 		return err
 	}
-	lr := &layerRun{runState: rs, layer: rs.model.Layers[l], account: LayerRecord{Layer: l}}
+	again, err := rs.unsound(ctx, l)
+	if err != nil {
+		return err
+	}
+	lr := &layerRun{runState: rs, layer: rs.model.Layers[l], account: LayerRecord{Layer: l}, again: again}
 	if err := rs.roundModules(ctx, lr, ms); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sort"
 	"strings"
@@ -130,8 +131,10 @@ type batchRecord struct {
 }
 
 func (rs *runState) recordCalibration(ctx context.Context, cal *text.Calibration, f *futures) error {
-	if _, ok, err := rs.store.Get(keyCalibration()); err != nil || ok {
+	if _, ok, err := rs.store.Get(keyCalibration()); err != nil {
 		return err
+	} else if ok {
+		return rs.mendBatches(ctx, cal)
 	}
 	var events []ledger.Event
 	for b, batch := range cal.Batches {
@@ -170,6 +173,32 @@ func (rs *runState) recordCalibration(ctx context.Context, cal *text.Calibration
 	}
 	f.add(rs.store.AppendAll(ctx, append(events, ledger.Event{Type: TypeCalibration, Schema: 1, Key: keyCalibration(), Record: record(rec),
 		Payloads: []ledger.Payload{ref.Payload("fates")}})))
+	return nil
+}
+
+// mendBatches stores the tokens of a batch anew where they are damaged. The batches at hand have the digest on record.
+func (rs *runState) mendBatches(ctx context.Context, cal *text.Calibration) error {
+	for b, batch := range cal.Batches {
+		e, ok, err := rs.store.Get(keyBatch(b))
+		if err != nil || !ok {
+			return errors.Join(err, &Error{Code: "E0905", Exit: ExitLedgerDamaged, What: "the tokens of a batch are missing", Where: keyBatch(b), Try: "run `quire ledger fsck RUN --level deep`"})
+		}
+		if _, err := rs.store.ReadPayload(ctx, e, "ids"); !errors.Is(err, ledger.ErrDamaged) {
+			continue
+		}
+		ref, err := rs.store.PutBytes(ctx, ledger.ClassPermanent, segmentOf(-1), codec.Planes4, bytesOf(batch.IDs))
+		if err != nil {
+			return err
+		}
+		for i := range e.Payloads {
+			if e.Payloads[i].Role == "ids" {
+				e.Payloads[i].Ref = &ref
+			}
+		}
+		if _, err := rs.store.Append(ctx, e).All(ctx); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

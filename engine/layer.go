@@ -52,8 +52,9 @@ type layerRun struct {
 	// original reads a linear's source weight [out,in] as float32.
 	original func(ctx context.Context, l *model.Linear, dst []float32) error
 	lanes    []*lane
-	native   []int64 // natively routed, counted rows by expert
-	copied   bool    // the few-row policy leaves this layer's experts in their source form
+	native   []int64         // natively routed, counted rows by expert
+	copied   bool            // the few-row policy leaves this layer's experts in their source form
+	again    map[string]bool // modules whose decision is damaged: decided once more, with the same outcome
 	futures  futures
 	buf      model.RowBuf
 	account  LayerRecord
@@ -130,7 +131,7 @@ func (lr *layerRun) undecided(linears []*model.Linear) ([]*ModulePlan, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !ok {
+		if !ok || lr.again[m.Module] {
 			todo = append(todo, m)
 			continue
 		}
@@ -146,7 +147,7 @@ func (lr *layerRun) undecided(linears []*model.Linear) ([]*ModulePlan, error) {
 // override gives a linear the weight that was decided for it in an earlier stay.
 func (lr *layerRun) override(ctx context.Context, l *model.Linear, dst []float32) (bool, error) {
 	m := lr.plan.module(l.Module)
-	if m == nil || m.Scheme == nil || !lr.settings.Identity.PropagateError {
+	if m == nil || m.Scheme == nil || !lr.settings.Identity.PropagateError || lr.again[l.Module] {
 		return false, nil
 	}
 	d, ok, err := ReadDecision(ctx, lr.store, l.Layer, l.Module, l.Out, l.In, true)

@@ -81,6 +81,11 @@ func (rs *runState) deriveInput(ctx context.Context, runner *model.Runner, layer
 			return nil, err
 		}
 	}
+	return rs.derive(ctx, runner, from, layer)
+}
+
+// derive gives a layer's input from that of the layer from, which is captured or the embedding.
+func (rs *runState) derive(ctx context.Context, runner *model.Runner, from, layer int) (*hiddenStates, error) {
 	hidden, err := rs.layerInput(ctx, runner, from)
 	for l := from; l < layer && err == nil; l++ {
 		rs.observe(Progress{Kind: "note", Message: fmt.Sprintf("deriving the input of layer %d", l+1)})

@@ -161,7 +161,7 @@ func Run(ctx context.Context, plan *Plan, o RunOptions) (res *Result, err error)
 		if ctx.Err() != nil {
 			return nil, stopped(fmt.Sprint(context.Cause(ctx)))
 		}
-		return nil, err
+		return nil, whereDiskFailed(err)
 	}
 	// The ledger must take the last events even after ctx has ended.
 	work := context.WithoutCancel(ctx)
@@ -181,7 +181,7 @@ func Run(ctx context.Context, plan *Plan, o RunOptions) (res *Result, err error)
 	watch := rs.watch(ctx)
 	defer watch()
 	if err := rs.work(work); err != nil {
-		return nil, err
+		return nil, whereDiskFailed(err)
 	}
 	if o.Hooks != nil && o.Hooks.Work != nil {
 		o.Hooks.Work(rs.counters.sum())
@@ -268,7 +268,11 @@ func (rs *runState) open(ctx context.Context, o RunOptions) error {
 	if o.OpenStore != nil {
 		rs.store = o.OpenStore(rs.ledger)
 	}
+	rs.store = &mender{Store: rs.store, told: func(s string) { rs.observe(Progress{Kind: "note", Message: s}) }}
 	err = rs.checkIdentity(inputs)
+	if err == nil && exists {
+		err = rs.saveRecipe() // a stay that died young may not have come to it
+	}
 	if err == nil {
 		err = rs.recordInputs(ctx, sources)
 	}
@@ -283,6 +287,10 @@ func (rs *runState) open(ctx context.Context, o RunOptions) error {
 
 // saveRecipe leaves the recipe and the plan in the run directory, for `resume` and for people.
 func (rs *runState) saveRecipe() error {
+	_, rerr := os.Stat(filepath.Join(rs.settings.RunDir, RecipeFile))
+	if _, perr := os.Stat(filepath.Join(rs.settings.RunDir, "plan.json")); rerr == nil && perr == nil {
+		return nil
+	}
 	b, err := rs.plan.recipe.Save()
 	if err != nil {
 		return err
@@ -338,7 +346,13 @@ func (rs *runState) calibrated(ctx context.Context) error {
 				return err
 			}
 		}
-		if hidden, err = rs.quantizeLayer(ctx, runner, l, hidden); err != nil {
+		next, err := rs.quantizeLayer(ctx, runner, l, hidden)
+		if err != nil && damagedInput(err, l) {
+			if hidden, err = rs.rebuildInput(ctx, runner, l, err); err == nil {
+				next, err = rs.quantizeLayer(ctx, runner, l, hidden)
+			}
+		}
+		if hidden = next; err != nil {
 			return err
 		}
 		if rs.settings.StopAfterLayer == l && l+1 < len(rs.model.Layers) {
@@ -348,10 +362,19 @@ func (rs *runState) calibrated(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := rs.calibrationPerplexity(ctx, runner, hidden); err != nil {
-		return err
+	last := func() error {
+		if err := rs.calibrationPerplexity(ctx, runner, hidden); err != nil {
+			return err
+		}
+		return rs.head(ctx, runner, hidden)
 	}
-	return rs.head(ctx, runner, hidden)
+	err := last()
+	if l := len(rs.model.Layers); err != nil && damagedInput(err, l) {
+		if hidden, err = rs.rebuildInput(ctx, runner, l, err); err == nil {
+			err = last()
+		}
+	}
+	return err
 }
 
 // measureBatches counts rows and deals the batches to lanes.
@@ -391,6 +414,9 @@ func (rs *runState) quantizeLayer(ctx context.Context, runner *model.Runner, l i
 	lr := &layerRun{runState: rs, layer: rs.model.Layers[l], account: LayerRecord{Layer: l}}
 	rs.hooks.ran("layer", fmt.Sprint(l))
 	var err error
+	if lr.again, err = rs.unsound(ctx, l); err != nil {
+		return nil, err
+	}
 	if lr.run, err = runner.OpenLayerWith(ctx, l, lr.override); err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quire/engine"
+	"quire/internal/powercut"
 	"quire/kernels"
 	"quire/ledger"
 	"quire/testdata"
@@ -40,7 +41,9 @@ func TestMain(m *testing.M) {
 type job struct {
 	Model, Out  string
 	Tokens      string
-	Kill        int // after this many acknowledged appends or, when negative, never
+	Kill        int    // after this many acknowledged appends or, when negative, never
+	KillAt      string // an instant of tripwire, e.g. "before finished"
+	CutPower    string // the mount point whose power is cut at the moment of the kill
 	Threads     int
 	MaxMemory   string
 	LoopOrder   string
@@ -91,13 +94,14 @@ func (j job) run(t *testing.T, o engine.RunOptions) *engine.Result {
 // killer is a store that kills the process, as SIGKILL does, after a number of acknowledged appends.
 type killer struct {
 	*ledger.Ledger
+	cut  string // see die
 	left atomic.Int64
 }
 
 func (k *killer) count(f *ledger.Future, n int) *ledger.Future {
 	go func() {
 		if _, err := f.All(context.Background()); err == nil && k.left.Add(-int64(n)) <= 0 {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			die(k.cut)
 		}
 	}()
 	return f
@@ -125,9 +129,18 @@ func child() int {
 	o := engine.RunOptions{}
 	if j.Kill >= 0 {
 		o.OpenStore = func(l *ledger.Ledger) engine.Store {
-			k := &killer{Ledger: l}
+			k := &killer{Ledger: l, cut: j.CutPower}
 			k.left.Store(int64(j.Kill))
 			return k
+		}
+	}
+	if j.KillAt != "" {
+		o.OpenStore = func(l *ledger.Ledger) engine.Store {
+			return &tripwire{Ledger: l, at: func(instant string) {
+				if instant == j.KillAt {
+					die(j.CutPower)
+				}
+			}}
 		}
 	}
 	if _, err := engine.Run(context.Background(), p, o); err != nil {
@@ -135,6 +148,71 @@ func child() int {
 		return 97
 	}
 	return 0
+}
+
+// die ends the process as SIGKILL or, with a mount point of a powercut.Disk, as a power cut does.
+func die(disk string) {
+	if disk != "" {
+		if err := powercut.Shutdown(disk); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(96)
+		}
+	}
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {}
+}
+
+// tripwire is a store that tells of instants of a run: "before append 7", "before sealed" (an append of that type),
+// "after retire 2", "before relocate 1", "before stats 3". Numbers count calls from 1.
+type tripwire struct {
+	*ledger.Ledger
+	at                                 func(instant string)
+	appends, retires, relocates, stats atomic.Int64
+}
+
+func (w *tripwire) tell(when, what string, n int64) {
+	w.at(fmt.Sprintf("%s %s %d", when, what, n))
+}
+
+func (w *tripwire) Append(ctx context.Context, e ledger.Event) *ledger.Future {
+	w.tell("before", "append", w.appends.Add(1))
+	w.at("before " + e.Type)
+	f := w.Ledger.Append(ctx, e)
+	if e.Type == engine.TypeSealed || e.Type == engine.TypeFinished {
+		if _, err := f.All(ctx); err == nil {
+			w.at("after " + e.Type)
+		}
+	}
+	return f
+}
+
+func (w *tripwire) AppendAll(ctx context.Context, events []ledger.Event) *ledger.Future {
+	w.tell("before", "append", w.appends.Add(1))
+	for _, e := range events {
+		w.at("before " + e.Type)
+	}
+	return w.Ledger.AppendAll(ctx, events)
+}
+
+func (w *tripwire) Retire(ctx context.Context, class ledger.Class, segmentKey, reason string) ([]ledger.Retirement, error) {
+	n := w.retires.Add(1)
+	w.tell("before", "retire", n)
+	r, err := w.Ledger.Retire(ctx, class, segmentKey, reason)
+	w.tell("after", "retire", n)
+	return r, err
+}
+
+func (w *tripwire) Relocate(ctx context.Context, moves ...ledger.Relocation) error {
+	n := w.relocates.Add(1)
+	w.tell("before", "relocate", n)
+	err := w.Ledger.Relocate(ctx, moves...)
+	w.tell("after", "relocate", n)
+	return err
+}
+
+func (w *tripwire) Stats() ledger.Stats {
+	w.tell("before", "stats", w.stats.Add(1))
+	return w.Ledger.Stats()
 }
 
 // spawn runs a job in a child and says whether it was killed.

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 
@@ -104,7 +103,7 @@ func storedHessian(ctx context.Context, s Store, id statID, n int) (*quant.Hessi
 		return h, true, nil
 	}
 	b, err := s.ReadPayload(ctx, e, "xtx")
-	if errors.Is(err, ledger.ErrRetired) || errors.Is(err, ledger.ErrElsewhere) {
+	if err != nil && mayDerive(err) {
 		return nil, false, nil // recompute; the digest is compared on append
 	}
 	if err != nil {
@@ -162,21 +161,18 @@ func (s *statistic) takeStored(e ledger.Event) (bool, error) {
 		return false, err
 	}
 	if rec.Rows > 0 {
-		b, err := s.store.ReadPayload(s.ctx, e, "xtx")
-		if errors.Is(err, ledger.ErrRetired) || errors.Is(err, ledger.ErrElsewhere) {
-			return false, nil
+		sum, err := s.store.ReadPayload(s.ctx, e, "xtx")
+		shares, serr := s.store.ReadPayload(s.ctx, e, "batches")
+		for _, err := range []error{err, serr} {
+			if err != nil && mayDerive(err) {
+				return false, nil // the lane's rows are fed again; the digest is compared on append
+			}
+			if err != nil {
+				return false, err
+			}
 		}
-		if err != nil {
-			return false, err
-		}
-		kernels.AddPartial(s.sum, valuesOf[float32](b))
-	}
-	if _, ok := e.Payload("batches"); ok {
-		b, err := s.store.ReadPayload(s.ctx, e, "batches")
-		if err != nil {
-			return false, err
-		}
-		s.shares = append(s.shares, decodeShares(b)...)
+		kernels.AddPartial(s.sum, valuesOf[float32](sum))
+		s.shares = append(s.shares, decodeShares(shares)...)
 	}
 	s.rows += rec.Rows
 	s.native += rec.NativeRows

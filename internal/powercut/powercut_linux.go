@@ -83,17 +83,26 @@ func New(dir string, bytes int64) (*Disk, error) {
 func (d *Disk) Dir() string { return d.dir }
 
 // Cut cuts the power.
-func (d *Disk) Cut() error {
-	f, err := os.Open(d.dir)
+func (d *Disk) Cut() error { return Shutdown(d.dir) }
+
+// Shutdown cuts the power of the Disk mounted at dir. A process that is to die at the same instant calls it itself.
+func Shutdown(dir string) error {
+	f, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	flag := uint32(noLogFlush)
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), ioctlShutdown, uintptr(unsafe.Pointer(&flag))); errno != 0 {
-		return fmt.Errorf("shutdown ioctl on %s: %w", d.dir, errno)
+		return fmt.Errorf("shutdown ioctl on %s: %w", dir, errno)
 	}
 	return nil
+}
+
+// Abort makes the file system read-only, as its own errors do: files that are open stay open, and every write fails.
+// Restore makes it writable again.
+func (d *Disk) Abort() error {
+	return unix.Mount("", d.dir, "", unix.MS_REMOUNT, "abort")
 }
 
 // Restore mounts the file system again. Processes that had files of it open must have ended.

@@ -21,6 +21,12 @@ func (*Disk) Dir() string { return "" }
 // Cut cuts the power.
 func (*Disk) Cut() error { return errNone }
 
+// Shutdown fails here.
+func Shutdown(string) error { return errNone }
+
+// Abort fails here.
+func (*Disk) Abort() error { return errNone }
+
 // Restore mounts the file system again.
 func (*Disk) Restore() error { return errNone }
 
