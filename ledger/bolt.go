@@ -41,12 +41,18 @@ func checkPages(path, name string, depth boltfile.Depth) (*boltfile.File, error)
 	if st.Size() == 0 {
 		return nil, damagedf(name, "the file is empty")
 	}
-	adviseSequential(f, 0, st.Size())
 	b, err := boltfile.Open(f, st.Size())
 	if err != nil {
 		return nil, &DamageError{File: name, Chunk: -1, What: "file header", Inner: err}
 	}
-	if problems := b.Check(depth); len(problems) > 0 {
+	ahead := make(chan struct{})
+	go func() { // a cold file comes in at the speed of the disk while its first pages are looked at
+		adviseSequential(f, 0, b.Used())
+		close(ahead)
+	}()
+	problems := b.Check(depth)
+	<-ahead
+	if len(problems) > 0 {
 		return nil, &DamageError{File: name, Chunk: -1, What: "page structure", Inner: errors.Join(problems...)}
 	}
 	return b, nil

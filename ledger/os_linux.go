@@ -46,7 +46,10 @@ func fileSystem(dir string) (name string, network bool) {
 
 // adviseSequential tells the kernel that [off, off+n) will be read soon and in order.
 func adviseSequential(f *os.File, off, n int64) {
-	_ = unix.Fadvise(int(f.Fd()), off, n, unix.FADV_WILLNEED)
+	const step = 128 << 10 // one call reads no further than the read-ahead limit, by default this
+	for end := off + n; off < end; off += step {
+		_ = unix.Fadvise(int(f.Fd()), off, min(step, end-off), unix.FADV_WILLNEED)
+	}
 }
 
 // socketAddress gives a path by which path can be bound or reached although sun_path holds 108 bytes. release lets the

@@ -72,7 +72,7 @@ func (b *bench) pick(whole, quick int) int {
 }
 
 func main() {
-	quick := flag.Bool("quick", false, "fewer runs and events: under 40 s")
+	quick := flag.Bool("quick", false, "fewer runs: under 40 s on an idle machine")
 	asJSON := flag.Bool("json", false, "one JSON object a measurement")
 	match := flag.String("match", "", "only groups whose name matches: blobs, events, codec, replay, large")
 	profile := flag.String("cpuprofile", "", "write a processor profile of the measurements to this file")

@@ -164,11 +164,7 @@ func (f *File) readPage(id uint64) (*page, error) {
 	if _, err := f.r.ReadAt(buf, off); err != nil {
 		return nil, bad(id, "read: %v", err)
 	}
-	over := uint64(binary.LittleEndian.Uint32(buf[12:]))
-	if id+over >= f.pages {
-		return nil, bad(id, "%d further pages end beyond %d", over, f.pages)
-	}
-	p, err := parsePage(id, buf, off, int64(over+1)*int64(f.pageSize))
+	p, err := f.parse(id, buf, off)
 	if err != nil {
 		return nil, err
 	}
@@ -182,6 +178,15 @@ func (f *File) readPage(id uint64) (*page, error) {
 		}
 	}
 	return p, nil
+}
+
+// parse reads the header of a page whose first bytes are in buf.
+func (f *File) parse(id uint64, buf []byte, off int64) (*page, error) {
+	over := uint64(binary.LittleEndian.Uint32(buf[12:]))
+	if id+over >= f.pages {
+		return nil, bad(id, "%d further pages end beyond %d", over, f.pages)
+	}
+	return parsePage(id, buf, off, int64(over+1)*int64(f.pageSize))
 }
 
 func parsePage(id uint64, buf []byte, off, size int64) (*page, error) {
