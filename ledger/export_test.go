@@ -20,10 +20,24 @@ var (
 	DecodeLock     = decodeLock
 	EncodeLock     = encodeLock
 	DecodeHeadFile = func(b []byte) (Head, error) { s, _, err := decodeHeadFile(b); return s.Head, err }
+	DecodeHeadSlot = func(b []byte) (Head, error) { s, err := decodeHeadSlot(b); return s.Head, err }
 	DecodeLocation = parseLocation
 	EncodeLocation = func(l Location) []byte { return appendLocation(nil, l) }
 	EncodeHeadSlot = func(h Head, g uint64) []byte { return encodeHeadSlot(headSlot{Head: h, Generation: g}) }
-	EncodeEvent    = func(e Event) []byte { b, _ := sealEnvelope(encodeBody(&e), e.Seq, e.Time, e.Prev); return b }
+	CRC            = crcOf
+
+	// DecodePayloadHead gives length, chunk size and number of chunks.
+	DecodePayloadHead = func(b []byte) (int64, uint32, uint32, error) {
+		h, err := decodePayloadHead(b)
+		return h.Length, h.ChunkRaw, h.Chunks, err
+	}
+	CheckChunk          = checkChunk
+	ChunkCRC            = chunkCRC
+	DecodeSegmentRecord = func(id uint32, b []byte) (file string, again []byte, err error) {
+		r, err := parseSegmentRecord(id, b)
+		return r.file(), r.encode(), err
+	}
+	EncodeEvent = func(e Event) []byte { b, _ := sealEnvelope(encodeBody(&e), e.Seq, e.Time, e.Prev); return b }
 )
 
 // SetPatience changes how long a client waits for a silent writer.

@@ -38,6 +38,9 @@ func ParseHeadText(text string) (Head, error) {
 		return h, bad
 	}
 	copy(h.Root[:], root)
+	if h.Text() != text { // one head has one text: other spellings of the same numbers are refused
+		return Head{}, bad
+	}
 	return h, nil
 }
 
