@@ -46,9 +46,11 @@ func checkPages(path, name string, depth boltfile.Depth) (*boltfile.File, error)
 		return nil, &DamageError{File: name, Chunk: -1, What: "file header", Inner: err}
 	}
 	ahead := make(chan struct{})
-	go func() { // a cold file comes in at the speed of the disk while its first pages are looked at
-		adviseSequential(f, 0, b.Used())
-		close(ahead)
+	go func() {
+		defer close(ahead)
+		if name == databaseName { // all of its pages are looked at; most of a segment is the inside of long ones
+			adviseSequential(f, 0, b.Used())
+		}
 	}()
 	problems := b.Check(depth)
 	<-ahead
