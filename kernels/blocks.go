@@ -1,5 +1,7 @@
 package kernels
 
+import "unsafe"
+
 // blockStore cuts the rows of a statistic into blocks of 256 counted from its
 // first row, and keeps the rows of the last, partly filled one between calls.
 type blockStore struct {
@@ -127,124 +129,66 @@ func panelKernels(t *microTable, x *Rows) (f *[maxHeight + 1]microKernel, steps 
 	return &t.f32, (x.M + 1) &^ 1
 }
 
-// packBlocks packs every block into 32-wide panels [panel][half][step][16], per lanes
-// apart. Without a bf16 dot product, bf16 rows are widened with each pair
-// swapped, so that the natural order of the f32 kernel is the contract's 1,0,3,2.
-// slices, if not nil, gets the same panels cut for the broadcast side.
-func packBlocks(p *Pool, t *microTable, lanes, slices []uint32, blocks []Rows, per int) {
-	panels := ceilDiv(blocks[0].K, panelWidth)
-	const group = 16
-	groups := ceilDiv(panels, group)
+// sliceRows is the rows of a sliced operand of n columns: whole slices.
+func (t *microTable) sliceRows(n int) int {
+	return ceilDiv(ceilDiv(n, panelWidth)*panelWidth, t.slice) * t.slice
+}
+
+// packBlocks packs every block into panels [panel][half][step][16], per lanes apart,
+// and, if slices is not nil, once more for the broadcast side: the same columns in slices
+// of the height of the level, [slice][step][height], perSlices lanes apart.
+// Without a bf16 dot product, bf16 rows are widened with each pair swapped, so that the natural
+// order of the f32 kernel is the contract's 1,0,3,2.
+func packBlocks(p *Pool, t *microTable, lanes, slices []uint32, blocks []Rows, per, perSlices int) {
+	const group = 12 // panels a task: whole slices of 6 and of 8
+	cols := ceilDiv(blocks[0].K, panelWidth) * panelWidth
+	groups := ceilDiv(cols, group*panelWidth)
+	kind := laneF32
+	if blocks[0].BF16 != nil {
+		kind = laneWidenZero
+		if t.nativeBF16() {
+			kind = lanePair
+		}
+	}
 	p.Do(len(blocks)*groups, func(_, task int) {
 		b, g := task/groups, task%groups
 		x := &blocks[b]
 		_, steps := panelKernels(t, x)
-		for jp := g * group; jp < min(panels, g*group+group); jp++ {
-			at := b*per + jp*panelWidth*steps
-			panel := lanes[at : at+panelWidth*steps]
-			x.packPanel(t, panel, jp*panelWidth)
-			if slices != nil {
-				slicePanel(t, slices[at:at+panelWidth*steps], panel, steps)
-			}
+		c0, c1 := g*group*panelWidth, min(cols, (g+1)*group*panelWidth)
+		const w = panelWidth / 2
+		for c := c0; c < c1 && lanes != nil; c += w {
+			x.packColumns(t, kind, lanes[b*per+c*steps:][:w*steps], w, c, max(0, min(w, x.K-c)))
+		}
+		for c := c0; c < c1 && slices != nil; c += t.slice {
+			x.packColumns(t, kind, slices[b*perSlices+c*steps:][:t.slice*steps], t.slice, c, max(0, min(t.slice, x.K-c)))
 		}
 	})
 }
 
-// slicePanel cuts a panel [half][step][16] into the tile heights of the level, slice
-// after slice as [step][height]: as the broadcast side of a product a slice of the
-// panel itself would touch a cache line a step and push the other side out of the cache.
-func slicePanel(t *microTable, dst, panel []uint32, steps int) {
-	const w = panelWidth / 2
-	r := 0
-	for _, s := range t.slices {
-		for range s.count {
-			h := s.height
-			out := dst[r*steps : (r+h)*steps]
-			left := min(h, max(0, w-r)) // rows of the left half
-			switch {
-			case r < w && r+h > w:
-				a, b := panel[r:], panel[steps*w:]
-				for i := range steps {
-					row := out[i*h : (i+1)*h]
-					copy(row, a[i*w:][:left])
-					copy(row[left:], b[i*w:])
-				}
-			default:
-				from := panel[r:]
-				if r >= w {
-					from = panel[steps*w+r-w:]
-				}
-				copyColumns(out, from, h, steps)
-			}
-			r += h
+// cutRows cuts rows r0..r1 of an operand in slices of height h into tiles: count
+// tiles of high rows from row r. Only the first and the last tile can be lower than a slice.
+func cutRows(r0, r1, h int, tiles func(r, high, count int)) {
+	for r := r0; r < r1; {
+		high, count := min(h-r%h, r1-r), 1
+		if high == h {
+			count = (r1 - r) / h
 		}
+		tiles(r, high, count)
+		r += high * count
 	}
 }
 
-// copyColumns takes the first h lanes of every 16.
-func copyColumns(out, from []uint32, h, steps int) {
-	const w = panelWidth / 2
-	switch h {
-	case 8:
-		for i := range steps {
-			*(*[8]uint32)(out[i*8:]) = *(*[8]uint32)(from[i*w:])
-		}
-	case 6:
-		for i := range steps {
-			*(*[6]uint32)(out[i*6:]) = *(*[6]uint32)(from[i*w:])
-		}
-	case 5:
-		for i := range steps {
-			*(*[5]uint32)(out[i*5:]) = *(*[5]uint32)(from[i*w:])
-		}
-	default:
-		for i := range steps {
-			copy(out[i*h:(i+1)*h], from[i*w:])
-		}
+// blockProduct joins AᵀB with a float64 C [row][32]: columns r0..r1 of a sliced
+// operand and one panel. c is the element of row r0. The panel behind b, if there is one, is fetched meanwhile.
+func blockProduct(t *microTable, f *[maxHeight + 1]microKernel, steps int, a []uint32, r0, r1 int, b []uint32, c *float64) {
+	pf, ahead := lanePtr(b, 0), 0
+	if len(b) >= 2*panelWidth*steps {
+		pf, ahead = lanePtr(b, panelWidth*steps), t.fetchStep(4*panelWidth*steps, steps*ceilDiv(r1-r0, t.slice))
 	}
-}
-
-// packPanel packs columns c0..c0+32 of x along its rows: step i, lane j holds
-// x[i][c0+j] (bf16: see packBlocks). Columns past K are zero.
-func (x *Rows) packPanel(t *microTable, dst []uint32, c0 int) {
-	x.packHalf(t, dst[:len(dst)/2], c0)
-	x.packHalf(t, dst[len(dst)/2:], c0+panelWidth/2)
-}
-
-func (x *Rows) packHalf(t *microTable, dst []uint32, c0 int) {
-	const w = panelWidth / 2
-	cols := max(0, min(w, x.K-c0))
-	if cols < w {
-		clear(dst)
-	}
-	if cols == 0 {
-		return
-	}
-	switch {
-	case x.BF16 == nil:
-		out := floats(dst)
-		for r := range x.M {
-			if cols == w {
-				*(*[w]float32)(out[r*w:]) = *(*[w]float32)(x.F32[r*x.Stride+c0:])
-				continue
-			}
-			copy(out[r*w:r*w+cols], x.F32[r*x.Stride+c0:])
-		}
-	case t.nativeBF16():
-		for r := 0; r < x.M; r += 2 {
-			lo := x.BF16[r*x.Stride+c0:][:cols]
-			var hi []uint16
-			if r+1 < x.M {
-				hi = x.BF16[(r+1)*x.Stride+c0:][:cols]
-			}
-			interleaveRows(t, dst[r/2*w:][:w], lo, hi)
-		}
-	default:
-		for r := range x.M {
-			widenRow(t, dst[(r^1)*w:][:w], x.BF16[r*x.Stride+c0:][:cols])
-		}
-		if x.M&1 == 1 {
-			clear(dst[(x.M-1)*w:][:w])
-		}
-	}
+	cutRows(r0, r1, t.slice, func(r, high, count int) {
+		at := lanePtr(a, r/t.slice*t.slice*steps+r%t.slice)
+		out := (*float32)(unsafe.Pointer(advance(c, 8*(r-r0)*panelWidth)))
+		f[high](steps, at, t.slice, lanePtr(b, 0), steps*panelWidth/2, out, panelWidth, modeAdd64, count, pf, ahead)
+		pf = advance(pf, ahead*steps*count*t.passes)
+	})
 }

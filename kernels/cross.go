@@ -82,21 +82,19 @@ func (c *Cross) addBlock(p *Pool, t *microTable, a, b Rows, sum []float64) {
 	}
 	pa, pb := ceilDiv(c.na, panelWidth), ceilDiv(c.nb, panelWidth)
 	f, steps := panelKernels(t, &a)
-	na, nb := pa*panelWidth*steps, pb*panelWidth*steps
-	buf := borrowLanes(2*na + nb)
+	na, nb := t.sliceRows(c.na)*steps, pb*panelWidth*steps
+	buf := borrowLanes(na + nb)
 	defer buf.giveBack()
-	la, sa, lb := buf.lanes[:na], buf.lanes[na:2*na], buf.lanes[2*na:]
-	packBlocks(p, t, la, sa, []Rows{a}, na)
-	packBlocks(p, t, lb, nil, []Rows{b}, nb)
+	la, lb := buf.lanes[:na], buf.lanes[na:na+nb]
+	packBlocks(p, t, nil, la, []Rows{a}, 0, na)
+	packBlocks(p, t, lb, nil, []Rows{b}, nb, 0)
 	rb, cb := tileSteps(pa*pb, p.Threads())
 	ni, nj := ceilDiv(pa, rb), ceilDiv(pb, cb)
 	p.Do(ni*nj, func(_, task int) {
 		i0, j0 := task%ni*rb, task/ni*cb
 		for jp := j0; jp < min(pb, j0+cb); jp++ {
-			bp := lanePtr(lb, jp*panelWidth*steps)
-			for ip := i0; ip < min(pa, i0+rb); ip++ {
-				panelProduct(t, f, steps, sa[ip*panelWidth*steps:], bp, &sum[(jp*pa+ip)*panelWidth*panelWidth], panelWidth)
-			}
+			r0, r1 := i0*panelWidth, min(pa, i0+rb)*panelWidth
+			blockProduct(t, f, steps, la, r0, r1, lb[jp*panelWidth*steps:], &sum[(jp*pa+i0)*panelWidth*panelWidth])
 		}
 	})
 }

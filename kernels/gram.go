@@ -1,9 +1,6 @@
 package kernels
 
-import (
-	"fmt"
-	"unsafe"
-)
+import "fmt"
 
 // Gram accumulates H = XᵀX of one statistic, upper triangle.
 //
@@ -85,28 +82,24 @@ func (g *Gram) Add(p *Pool, x Rows) {
 // addBlocks adds whole blocks, as many at a time as the pack buffer takes.
 func (g *Gram) addBlocks(p *Pool, t *microTable, blocks []Rows) {
 	panels := ceilDiv(g.n, panelWidth)
-	per := panels * panelWidth * kBlock
-	most := max(1, min(8, statisticPackBytes/8/per))
-	buf := borrowLanes(2 * min(most, len(blocks)) * per)
+	per, perSlices := panels*panelWidth*kBlock, t.sliceRows(g.n)*kBlock
+	most := max(1, min(8, statisticPackBytes/4/(per+perSlices)))
+	buf := borrowLanes(min(most, len(blocks)) * (per + perSlices))
 	defer buf.giveBack()
-	half := len(buf.lanes) / 2
-	panelLanes, sliceLanes := buf.lanes[:half], buf.lanes[half:]
+	cut := min(most, len(blocks)) * per
+	panelLanes, sliceLanes := buf.lanes[:cut], buf.lanes[cut:]
 	for len(blocks) > 0 {
 		now := blocks[:min(most, len(blocks))]
 		blocks = blocks[len(now):]
-		packBlocks(p, t, panelLanes, sliceLanes, now, per)
+		packBlocks(p, t, panelLanes, sliceLanes, now, per, perSlices)
 		tiles := triangleTiles(panels, p.Threads())
 		p.Do(len(tiles), func(_, i int) {
 			tl := tiles[i]
 			for b := range now {
 				f, steps := panelKernels(t, &now[b])
-				lanes, slices := panelLanes[b*per:], sliceLanes[b*per:]
-				for jp := tl.j0; jp < tl.j1; jp++ {
-					bp := lanePtr(lanes, jp*panelWidth*steps)
-					for ip := tl.i0; ip < min(tl.i1, jp+1); ip++ {
-						c := g.sum[gramOffset(jp)+ip*panelWidth*panelWidth:]
-						panelProduct(t, f, steps, slices[ip*panelWidth*steps:], bp, &c[0], panelWidth)
-					}
+				for jp := max(tl.j0, tl.i0); jp < tl.j1; jp++ {
+					r0, r1 := tl.i0*panelWidth, min(tl.i1, jp+1)*panelWidth
+					blockProduct(t, f, steps, sliceLanes[b*perSlices:], r0, r1, panelLanes[b*per+jp*panelWidth*steps:], &g.sum[gramOffset(jp)+r0*panelWidth])
 				}
 			}
 		})
@@ -131,11 +124,11 @@ func (g *Gram) PartialParallel(p *Pool, dst []float32) {
 	open := g.blocks.open()
 	var panelLanes, sliceLanes []uint32
 	if open.M > 0 {
-		per := panels * panelWidth * kBlock
-		buf := borrowLanes(2 * per)
+		per, perSlices := panels*panelWidth*kBlock, t.sliceRows(n)*kBlock
+		buf := borrowLanes(per + perSlices)
 		defer buf.giveBack()
-		panelLanes, sliceLanes = buf.lanes[:per], buf.lanes[per:2*per]
-		packBlocks(p, t, panelLanes, sliceLanes, []Rows{open}, per)
+		panelLanes, sliceLanes = buf.lanes[:per], buf.lanes[per:]
+		packBlocks(p, t, panelLanes, sliceLanes, []Rows{open}, per, perSlices)
 	}
 	p.Do(panels, func(_, ip int) {
 		tile := make([]float64, panelWidth*panelWidth)
@@ -148,7 +141,7 @@ func (g *Gram) PartialParallel(p *Pool, dst []float32) {
 			copy(tile, g.sum[at:at+len(tile)])
 			if open.M > 0 {
 				f, steps := panelKernels(t, &open)
-				panelProduct(t, f, steps, sliceLanes[ip*panelWidth*steps:], lanePtr(panelLanes, jp*panelWidth*steps), &tile[0], panelWidth)
+				blockProduct(t, f, steps, sliceLanes, i0, i0+panelWidth, panelLanes[jp*panelWidth*steps:], &tile[0])
 			}
 			j0, j1 := jp*panelWidth, min(n, (jp+1)*panelWidth)
 			for i := i0; i < i1; i++ {
@@ -189,21 +182,12 @@ func triangleTiles(panels, threads int) []tileRange {
 	return tiles
 }
 
-// tileSteps is the tile size in panels: 10 x 16 when there is enough to share out.
+// tileSteps is the tile size in panels: 9 x 16 when there is enough to share out.
+// Three panels are whole slices of 6 and of 8.
 func tileSteps(products, threads int) (rows, cols int) {
-	rows, cols = 10, 16
-	for threads > 1 && products < 6*threads*rows*cols && rows*cols > 4 {
-		rows, cols = (rows+1)/2, (cols+1)/2
+	rows, cols = 9, 16
+	for threads > 1 && products < 6*threads*rows*cols && rows*cols > 6 {
+		rows, cols = max(3, rows-3), max(2, cols/2)
 	}
 	return rows, cols
-}
-
-// panelProduct joins AᵀB of a sliced panel and a panel into a float64 tile.
-func panelProduct(t *microTable, f *[maxHeight + 1]microKernel, steps int, a []uint32, b *float32, c *float64, ldc int) {
-	pf := lanePtr(a, 0)
-	r := 0
-	for _, s := range t.slices {
-		f[s.height](steps, lanePtr(a, r*steps), s.height, b, steps*panelWidth/2, (*float32)(unsafe.Pointer(advance(c, 8*r*ldc))), ldc, modeAdd64, s.count, pf, 0)
-		r += s.count * s.height
-	}
 }

@@ -28,9 +28,9 @@ func (p *Pivot) String() string {
 func InverseFactor(p *Pool, u, h []float32, n int) *Pivot {
 	t := micro()
 	f := factorizer[float32]{
-		pool: p, width: panelWidth, slices: t.slices,
-		kernel: func(h, k int, a, b *float32, half int, c *float32, ldc, mode, count int) {
-			t.f32[h](k, a, h, b, half, c, ldc, mode, count, a, 0)
+		pool: p, width: panelWidth, slice: t.slice,
+		kernel: func(h, k int, a *float32, lda int, b *float32, half int, c *float32, ldc, mode, count int) {
+			t.f32[h](k, a, lda, b, half, c, ldc, mode, count, a, 0)
 		},
 		packRows: func(dst []float32, ld int, src []float32, stride, rows, k int) {
 			x := Rows{M: rows, K: k, Stride: stride, F32: src}
@@ -50,9 +50,9 @@ func InverseFactor(p *Pool, u, h []float32, n int) *Pivot {
 func InverseFactor64(p *Pool, u, h []float64, n int) *Pivot {
 	t := micro()
 	f := factorizer[float64]{
-		pool: p, width: panelWidth64, slices: slices64,
-		kernel: func(h, k int, a, b *float64, half int, c *float64, ldc, mode, count int) {
-			t.f64[h](k, a, h, b, half, c, ldc, mode, count, a, 0)
+		pool: p, width: panelWidth64, slice: slice64,
+		kernel: func(h, k int, a *float64, lda int, b *float64, half int, c *float64, ldc, mode, count int) {
+			t.f64[h](k, a, lda, b, half, c, ldc, mode, count, a, 0)
 		},
 		packRows: func(dst []float64, ld int, src []float64, stride, rows, k int) {
 			for r := range rows {
@@ -72,9 +72,9 @@ func InverseFactor64(p *Pool, u, h []float64, n int) *Pivot {
 // factorizer holds what differs between the precisions.
 type factorizer[T float32 | float64] struct {
 	pool   *Pool
-	width  int     // panel width; sizes of the recursion are multiples of it
-	slices []slice // tile heights of one panel
-	kernel func(h, k int, a, b *T, half int, c *T, ldc, mode, count int)
+	width  int // panel width; sizes of the recursion are multiples of it
+	slice  int // tile height
+	kernel func(h, k int, a *T, lda int, b *T, half int, c *T, ldc, mode, count int)
 	// packRows writes rows (<= ld) of k elements as [k][ld]; lanes of missing rows
 	// get anything.
 	packRows func(dst []T, ld int, src []T, stride, rows, k int)
@@ -82,7 +82,7 @@ type factorizer[T float32 | float64] struct {
 
 	m     []T // the matrix, lower triangle, row stride n
 	n     int
-	rows  []T // packed left operand: [panel][slice][k][height]
+	rows  []T // packed left operand: [slice][k][height]
 	cols  []T // packed right operand: [panel][half][k][width/2]
 	pivot *Pivot
 }
@@ -161,26 +161,29 @@ func (f *factorizer[T]) factor(o, n int) {
 // workSize is the elements of one packed operand, at the first step of the recursion.
 func (f *factorizer[T]) workSize(n int) int {
 	n1 := ceilDiv(ceilDiv(n, f.width), 2) * f.width
-	return n1 * n1
+	return n1 * (n1 + f.slice)
 }
+
+// The packed operands lie by K blocks of 256, each block as the kernels take it:
+// rows [K block][slice][k][height], cols [K block][panel][half][k][width/2].
 
 // packRowSlices packs rows r0.. (m of them), columns c0..c0+k as the left operand.
 // lower: only the columns up to the end of the panel's diagonal block.
 func (f *factorizer[T]) packRowSlices(r0, c0, m, k int, lower bool) {
-	w := f.width
-	f.pool.Do(ceilDiv(m, w), func(_, ip int) {
-		rows, kk := min(w, m-ip*w), k
-		if lower {
-			kk = min(k, (ip+1)*w)
-		}
-		r := 0
-		for _, s := range f.slices {
-			for range s.count {
-				h, at := s.height, (ip*w+r)*k
-				if have := min(h, rows-r); have > 0 {
-					f.packRows(f.rows[at:at+h*k], h, f.m[(r0+ip*w+r)*f.n+c0:], f.n, have, kk)
+	h := f.slice
+	slices := ceilDiv(m, h)
+	const group = 8
+	f.pool.Do(ceilDiv(slices, group), func(_, task int) {
+		for kb := 0; kb < k; kb += kBlock {
+			kn := min(kBlock, k-kb)
+			for i := task * group; i < min(slices, (task+1)*group); i++ {
+				rows, need := min(h, m-i*h), kn
+				if lower {
+					need = min(kn, ceilDiv(i*h+rows, f.width)*f.width-kb)
 				}
-				r += h
+				if need > 0 {
+					f.packRows(f.rows[kb*slices*h+i*h*kn:][:h*kn], h, f.m[(r0+i*h)*f.n+c0+kb:], f.n, rows, need)
+				}
 			}
 		}
 	})
@@ -189,14 +192,19 @@ func (f *factorizer[T]) packRowSlices(r0, c0, m, k int, lower bool) {
 // packRowPanels packs rows as the right operand of a product with their transpose.
 func (f *factorizer[T]) packRowPanels(r0, c0, m, k int, lower bool) {
 	w := f.width
-	f.pool.Do(ceilDiv(m, w), func(_, ip int) {
-		rows, kk := min(w, m-ip*w), k
-		if lower {
-			kk = min(k, (ip+1)*w)
-		}
-		for r := 0; r < rows; r += w / 2 {
-			at := (ip*w + r) * k
-			f.packRows(f.cols[at:at+w/2*k], w/2, f.m[(r0+ip*w+r)*f.n+c0:], f.n, min(w/2, rows-r), kk)
+	panels := ceilDiv(m, w)
+	f.pool.Do(panels, func(_, jp int) {
+		rows := min(w, m-jp*w)
+		for kb := 0; kb < k; kb += kBlock {
+			kn := min(kBlock, k-kb)
+			need := kn
+			if lower {
+				need = min(kn, (jp+1)*w-kb)
+			}
+			for r := 0; r < rows && need > 0; r += w / 2 {
+				half := f.cols[(kb*panels+jp*kn)*w+r*kn:][:w/2*kn]
+				f.packRows(half, w/2, f.m[(r0+jp*w+r)*f.n+c0+kb:], f.n, min(w/2, rows-r), need)
+			}
 		}
 	})
 }
@@ -205,25 +213,29 @@ func (f *factorizer[T]) packRowPanels(r0, c0, m, k int, lower bool) {
 // lower: only the rows from the panel's diagonal block on.
 func (f *factorizer[T]) packColumnPanels(r0, c0, k, m int, negate, lower bool) {
 	w := f.width
-	f.pool.Do(ceilDiv(m, w), func(_, jp int) {
+	panels := ceilDiv(m, w)
+	f.pool.Do(panels, func(_, jp int) {
 		cols, from := min(w, m-jp*w), 0
 		if lower {
 			from = jp * w
 		}
-		for h := 0; h < w; h += w / 2 {
-			half := f.cols[(jp*w+h)*k:][:w/2*k]
-			have := max(0, min(w/2, cols-h))
-			for i := from; i < k; i++ {
-				out := half[i*w/2 : (i+1)*w/2]
-				row := f.m[(r0+i)*f.n+c0+jp*w+min(h, cols):][:have]
-				if negate {
-					for j, v := range row {
-						out[j] = -v
+		for kb := from / kBlock * kBlock; kb < k; kb += kBlock {
+			kn := min(kBlock, k-kb)
+			for h := 0; h < cols; h += w / 2 {
+				half := f.cols[(kb*panels+jp*kn)*w+h*kn:][:w/2*kn]
+				have := min(w/2, cols-h)
+				for i := max(from, kb); i < kb+kn; i++ {
+					out := half[(i-kb)*w/2:][:w/2]
+					row := f.m[(r0+i)*f.n+c0+jp*w+h:][:have]
+					if negate {
+						for j, v := range row {
+							out[j] = -v
+						}
+					} else {
+						copy(out, row)
 					}
-				} else {
-					copy(out, row)
+					clear(out[have:])
 				}
-				clear(out[have:])
 			}
 		}
 	})
@@ -239,40 +251,44 @@ func (f *factorizer[T]) product(r0, c0, m, n, k, mode int, span func(ip, jp int)
 	ni, nj := ceilDiv(pm, rb), ceilDiv(pn, cb)
 	f.pool.Do(ni*nj, func(_, task int) {
 		i0, j0 := task%ni*rb, task/ni*cb
-		if lower && j0 > min(pm, i0+rb)-1 {
-			return
-		}
+		i1, j1 := min(pm, i0+rb), min(pn, j0+cb)
 		var edge []T
 		for kb := 0; kb < k; kb += kBlock {
-			for jp := j0; jp < min(pn, j0+cb); jp++ {
-				for ip := i0; ip < min(pm, i0+rb); ip++ {
-					if lower && jp > ip {
-						continue
-					}
+			for jp := j0; jp < j1; jp++ {
+				first := i0
+				if lower {
+					first = max(i0, jp)
+				}
+				for ip := first; ip < i1; {
+					start := ip
 					from, to := span(ip, jp)
-					first := mode == modeStore && kb <= from
+					join := mode
+					if mode == modeStore && kb > from {
+						join = modeAdd
+					}
 					from, to = max(from, kb), min(to, kb+kBlock)
+					for ip++; ip < i1; ip++ { // the panels below that use the same k
+						if a, b := span(ip, jp); max(a, kb) != from || min(b, kb+kBlock) != to {
+							break
+						}
+					}
 					if from >= to {
 						continue
 					}
-					md := mode
-					if mode == modeStore && !first {
-						md = modeAdd
-					}
-					rows, cols := min(w, m-ip*w), min(w, n-jp*w)
-					at := (r0+ip*w)*f.n + c0 + jp*w
-					if rows == w && cols == w {
-						f.tile(ip, jp, k, from, to, f.m[at:], f.n, md)
+					top, bottom, cols := start*w, min(m, ip*w), min(w, n-jp*w)
+					at := (r0+top)*f.n + c0 + jp*w
+					if cols == w {
+						f.strip(top, bottom, jp, m, n, k, kb, from, to, f.m[at:], f.n, join)
 						continue
 					}
 					if edge == nil {
-						edge = make([]T, w*w)
+						edge = make([]T, rb*w*w)
 					}
-					for r := range rows {
+					for r := range bottom - top {
 						copy(edge[r*w:], f.m[at+r*f.n:][:cols])
 					}
-					f.tile(ip, jp, k, from, to, edge, w, md)
-					for r := range rows {
+					f.strip(top, bottom, jp, m, n, k, kb, from, to, edge, w, join)
+					for r := range bottom - top {
 						copy(f.m[at+r*f.n:][:cols], edge[r*w:])
 					}
 				}
@@ -281,21 +297,24 @@ func (f *factorizer[T]) product(r0, c0, m, n, k, mode int, span func(ip, jp int)
 	})
 }
 
-// tile runs one panel product over k from..to.
-func (f *factorizer[T]) tile(ip, jp, k, from, to int, c []T, ldc, mode int) {
-	b := &f.cols[jp*k*f.width+from*f.width/2]
-	half := k * f.width / 2
-	r := 0
-	for _, s := range f.slices {
-		count, calls := 1, s.count
-		if to-from == k { // the tiles lie one behind the other
-			count, calls = s.count, 1
+// strip multiplies rows top..bottom by panel jp over k from..to of the K block at kb. c is the element of row top.
+func (f *factorizer[T]) strip(top, bottom, jp, m, n, k, kb, from, to int, c []T, ldc, mode int) {
+	w, h := f.width, f.slice
+	kn := min(kBlock, k-kb)
+	panels, slices := ceilDiv(n, w), ceilDiv(m, h)
+	half := w / 2 * kn
+	b := &f.cols[(kb*panels+jp*kn)*w+(from-kb)*w/2]
+	rows := f.rows[kb*slices*h:]
+	cutRows(top, bottom, h, func(r, high, count int) {
+		each := count
+		if to-from < kn { // the tiles do not lie one behind the other
+			each = 1
 		}
-		for range calls {
-			f.kernel(s.height, to-from, &f.rows[(ip*f.width+r)*k+from*s.height], b, half, &c[r*ldc], ldc, mode, count)
-			r += count * s.height
+		for last := r + high*count; r < last; r += high * each {
+			a := &rows[r/h*h*kn+(from-kb)*h+r%h]
+			f.kernel(high, to-from, a, h, b, half, &c[(r-top)*ldc], ldc, mode, each)
 		}
-	}
+	})
 }
 
 // base factors and inverts one diagonal block, n <= width, in column form: every
@@ -317,7 +336,7 @@ func (f *factorizer[T]) base(o, n int) {
 			for k := range j {
 				neg[k] = -cols[k*w+j]
 			}
-			f.kernel(1, j, &neg[0], &cols[0], w/2, &col[0], w, modeChain, 1)
+			f.kernel(1, j, &neg[0], 1, &cols[0], w/2, &col[0], w, modeChain, 1)
 		}
 		p := float64(col[j])
 		if !(p > 0 && p <= f.most) {
@@ -339,7 +358,7 @@ func (f *factorizer[T]) base(o, n int) {
 			for k := range r {
 				neg[k] = -cols[k*w+r]
 			}
-			f.kernel(1, r, &neg[0], &inv[0], w/2, &row[0], w, modeChain, 1)
+			f.kernel(1, r, &neg[0], 1, &inv[0], w/2, &row[0], w, modeChain, 1)
 		}
 		d := cols[r*w+r]
 		for c := range r + 1 {

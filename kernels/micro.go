@@ -81,33 +81,24 @@ type microTable struct {
 	rows int
 	// passes is how often a kernel goes through its steps: once for each half of the panel, or once for both.
 	passes int
-	// slices cuts a 32-wide panel into tile heights for products of panels with
-	// panels (statistics, factorisation).
-	slices []slice
-	f32    [maxHeight + 1]microKernel
-	wide   [maxHeight + 1]microKernel
-	dot    [maxHeight + 1]microKernel // nil entries: the level has no bf16 dot product
-	f64    [maxHeight + 1]microKernel64
+	// slice is the tile height of products where both sides are columns of one
+	// matrix (statistics, factorisation); it divides 96.
+	slice int
+	f32   [maxHeight + 1]microKernel
+	wide  [maxHeight + 1]microKernel
+	dot   [maxHeight + 1]microKernel // nil entries: the level has no bf16 dot product
+	f64   [maxHeight + 1]microKernel64
 	// quantize is QuantizeColumn for one full slab column.
 	quantize func(codes *uint8, deq, err, w, scale, zero *float32, maxq, diag float32)
 	// transpose is packTranspose for full groups of eight columns.
 	transpose transposer
-	// interleave and widen pack 16 columns of bf16 rows; nil: the loops of rows_pack.go.
-	interleave func(dst *uint32, lo, hi *uint16)
-	widen      func(dst *uint32, src *uint16)
-	columns    columnKernel
+	// strip is packColumns for whole groups of eight columns.
+	strip   striper
+	columns columnKernel
 }
 
 // nativeBF16 reports whether bf16 pairs are multiplied as they are.
 func (t *microTable) nativeBF16() bool { return t.dot[1] != nil }
-
-// slice is count tiles of one height.
-type slice struct{ height, count int }
-
-var (
-	slices6 = []slice{{6, 2}, {5, 4}} // tiles of at most 6 rows
-	slices8 = []slice{{8, 4}}
-)
 
 var scalarTable = makeScalarTable()
 
@@ -115,14 +106,14 @@ var scalarTable = makeScalarTable()
 func micro() *microTable { return tableOf(CPULevel()) }
 
 func makeScalarTable() *microTable {
-	t := &microTable{level: LevelScalar, rows: 6, passes: 1, slices: slices6}
+	t := &microTable{level: LevelScalar, rows: 6, passes: 1, slice: 6}
 	for h := 1; h <= maxHeight; h++ {
 		t.f32[h] = scalarF32(h).tiles(h, 1)
 		t.wide[h] = scalarWide(h).tiles(h, 2)
 		t.f64[h] = scalarF64(h)
 	}
 	t.quantize = scalarQuantize
-	t.transpose = scalarTranspose
+	t.transpose, t.strip = scalarTranspose, scalarStrip
 	t.columns = scalarColumns
 	return t
 }

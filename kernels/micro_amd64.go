@@ -23,9 +23,9 @@ func tableOf(l Level) *microTable {
 
 func makeTables() (avx2, avx512, bf16 *microTable) {
 	t2 := *scalarTable
-	t2.level, t2.rows, t2.passes, t2.slices = LevelAVX2, 6, 2, slices6
+	t2.level, t2.rows, t2.passes, t2.slice = LevelAVX2, 6, 2, 6
 	t2.transpose = transposer{laneF32: asm.TransposeF32, lanePair: asm.TransposePair, laneWiden: asm.TransposeWiden, laneWidenZero: asm.TransposeWidenZero}
-	t2.interleave, t2.widen = asm.Interleave, asm.Widen
+	t2.strip = striper{laneF32: asm.StripF32, lanePair: asm.StripPair, laneWidenZero: asm.StripWidenZero}
 	t2.quantize, t2.columns = asm.Quantize, asm.Columns
 	t2.f32[1] = asm.F32AVX2x1
 	t2.f32[2] = asm.F32AVX2x2
@@ -48,7 +48,7 @@ func makeTables() (avx2, avx512, bf16 *microTable) {
 
 	t5 := t2
 	t5.wide, t5.f32, t5.f64 = scalarTable.wide, scalarTable.f32, scalarTable.f64
-	t5.level, t5.rows, t5.passes, t5.slices = LevelAVX512, 14, 1, slices8
+	t5.level, t5.rows, t5.passes, t5.slice = LevelAVX512, 14, 1, 8
 	t5.f32[1] = asm.F32AVX512x1
 	t5.f32[2] = asm.F32AVX512x2
 	t5.f32[3] = asm.F32AVX512x3

@@ -11,8 +11,8 @@ const panelWidth64 = 16
 // microKernel64 is the float64 twin of the f32 microKernel with 16-wide panels in two halves of 8.
 type microKernel64 func(k int, a *float64, lda int, b *float64, half int, c *float64, ldc, mode, count int, pf *float64, ahead int)
 
-// slices64 cuts a 16-wide float64 panel into tile heights, at every level.
-var slices64 = []slice{{6, 1}, {5, 2}}
+// slice64 is the tile height of float64 products, at every level.
+const slice64 = 6
 
 // scalarF64 is the definition; math.FMA is correctly rounded everywhere.
 func scalarF64(h int) microKernel64 {

@@ -165,22 +165,20 @@ func packSelfTest(t *microTable) error {
 			}
 		}
 	}
-	if t.interleave != nil {
-		halves := unsafe.Slice((*uint16)(unsafe.Pointer(&lanes[0])), 2*len(lanes))
-		const w = panelWidth / 2
-		got, want := make([]uint32, w), make([]uint32, w)
-		t.interleave(&got[0], &halves[0], &halves[w])
-		interleaveRows(scalarTable, want, halves[:w], halves[w:2*w])
-		for i := range got {
-			if got[i] != want[i] {
-				return fmt.Errorf("interleave, lane %d: %#x, defined %#x", i, got[i], want[i])
-			}
+	for kind, strip := range t.strip {
+		if strip == nil {
+			continue
 		}
-		t.widen(&got[0], &halves[0])
-		widenRow(scalarTable, want, halves[:w])
-		for i := range got {
-			if got[i] != want[i] {
-				return fmt.Errorf("widen, lane %d: %#x, defined %#x", i, got[i], want[i])
+		for _, ld := range []int{6, 8, panelWidth / 2} {
+			const steps = 4
+			got, want := make([]uint32, steps*ld+8), make([]uint32, steps*ld+8)
+			first := (*byte)(unsafe.Pointer(&lanes[0]))
+			strip(&got[0], ld, first, 8*k, steps)
+			scalarStrip[kind](&want[0], ld, first, 8*k, steps)
+			for i := range got {
+				if got[i] != want[i] {
+					return fmt.Errorf("striper %d, distance %d, lane %d: %#x, defined %#x", kind, ld, i, got[i], want[i])
+				}
 			}
 		}
 	}

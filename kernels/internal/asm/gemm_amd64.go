@@ -394,15 +394,20 @@ func TransposeWiden(dst *uint32, ld int, src *byte, stride int, rows int, k int)
 //go:noescape
 func TransposeWidenZero(dst *uint32, ld int, src *byte, stride int, rows int, k int)
 
-// Interleave joins 16 values of two bf16 rows as pairs, lo in the low half, tiny values flushed.
+// StripF32 packs eight columns, one step after the other.
 //
 //go:noescape
-func Interleave(dst *uint32, lo *uint16, hi *uint16)
+func StripF32(dst *uint32, ld int, src *byte, stride int, steps int)
 
-// Widen widens 16 bf16 values to float32, tiny values flushed.
+// StripPair packs eight columns, one step after the other.
 //
 //go:noescape
-func Widen(dst *uint32, src *uint16)
+func StripPair(dst *uint32, ld int, src *byte, stride int, steps int)
+
+// StripWidenZero packs eight columns, one step after the other.
+//
+//go:noescape
+func StripWidenZero(dst *uint32, ld int, src *byte, stride int, steps int)
 
 // Quantize quantizes one column of 32 channels.
 //

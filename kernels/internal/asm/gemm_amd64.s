@@ -40264,60 +40264,103 @@ done:
 	VZEROUPPER
 	RET
 
-// func Interleave(dst *uint32, lo *uint16, hi *uint16)
-// Requires: AVX, AVX2
-TEXT ·Interleave(SB), NOSPLIT, $0-24
-	MOVQ         dst+0(FP), AX
-	MOVQ         lo+8(FP), CX
-	MOVQ         hi+16(FP), DX
-	MOVL         $0x7fff7fff, BX
-	VMOVD        BX, X0
-	VPBROADCASTD X0, Y0
-	MOVL         $0x23ff23ff, BX
-	VMOVD        BX, X1
-	VPBROADCASTD X1, Y1
-	VPMOVZXWD    (CX), Y2
-	VPMOVZXWD    (DX), Y3
-	VPSLLD       $0x10, Y3, Y3
-	VPOR         Y3, Y2, Y2
-	VPAND        Y0, Y2, Y3
-	VPCMPGTW     Y1, Y3, Y3
-	VPAND        Y3, Y2, Y2
-	VMOVDQU      Y2, (AX)
-	VPMOVZXWD    16(CX), Y2
-	VPMOVZXWD    16(DX), Y3
-	VPSLLD       $0x10, Y3, Y3
-	VPOR         Y3, Y2, Y2
-	VPAND        Y0, Y2, Y0
-	VPCMPGTW     Y1, Y0, Y0
-	VPAND        Y0, Y2, Y2
-	VMOVDQU      Y2, 32(AX)
+// func StripF32(dst *uint32, ld int, src *byte, stride int, steps int)
+// Requires: AVX
+TEXT ·StripF32(SB), NOSPLIT, $0-40
+	MOVQ  dst+0(FP), AX
+	MOVQ  ld+8(FP), CX
+	MOVQ  src+16(FP), DX
+	MOVQ  stride+24(FP), BX
+	MOVQ  steps+32(FP), SI
+	SHLQ  $0x02, CX
+	TESTQ SI, SI
+	JZ    done
+
+loop:
+	VMOVUPS (DX), Y0
+	VMOVUPS Y0, (AX)
+	ADDQ    BX, DX
+	ADDQ    CX, AX
+	DECQ    SI
+	JNZ     loop
+
+done:
 	VZEROUPPER
 	RET
 
-// func Widen(dst *uint32, src *uint16)
+// func StripPair(dst *uint32, ld int, src *byte, stride int, steps int)
 // Requires: AVX, AVX2
-TEXT ·Widen(SB), NOSPLIT, $0-16
-	MOVQ         dst+0(FP), AX
-	MOVQ         src+8(FP), CX
-	MOVL         $0x7fff7fff, DX
-	VMOVD        DX, X0
+TEXT ·StripPair(SB), NOSPLIT, $0-40
+	MOVL         $0x7fff7fff, AX
+	VMOVD        AX, X0
 	VPBROADCASTD X0, Y0
-	MOVL         $0x23ff23ff, DX
-	VMOVD        DX, X1
+	MOVL         $0x23ff23ff, AX
+	VMOVD        AX, X1
 	VPBROADCASTD X1, Y1
-	VPMOVZXWD    (CX), Y2
-	VPAND        Y0, Y2, Y3
-	VPCMPGTW     Y1, Y3, Y3
-	VPAND        Y3, Y2, Y2
-	VPSLLD       $0x10, Y2, Y2
-	VMOVDQU      Y2, (AX)
-	VPMOVZXWD    16(CX), Y2
-	VPAND        Y0, Y2, Y0
-	VPCMPGTW     Y1, Y0, Y0
-	VPAND        Y0, Y2, Y2
-	VPSLLD       $0x10, Y2, Y2
-	VMOVDQU      Y2, 32(AX)
+	MOVQ         dst+0(FP), AX
+	MOVQ         ld+8(FP), CX
+	MOVQ         src+16(FP), DX
+	MOVQ         stride+24(FP), BX
+	MOVQ         steps+32(FP), SI
+	SHLQ         $0x02, CX
+	TESTQ        SI, SI
+	JZ           done
+
+loop:
+	VPMOVZXWD (DX), Y2
+	VPMOVZXWD (DX)(BX*1), Y3
+	VPSLLD    $0x10, Y3, Y3
+	VPOR      Y3, Y2, Y2
+	VPAND     Y0, Y2, Y3
+	VPCMPGTW  Y1, Y3, Y3
+	VPAND     Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)
+	LEAQ      (DX)(BX*2), DX
+	ADDQ      CX, AX
+	DECQ      SI
+	JNZ       loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func StripWidenZero(dst *uint32, ld int, src *byte, stride int, steps int)
+// Requires: AVX, AVX2
+TEXT ·StripWidenZero(SB), NOSPLIT, $0-40
+	MOVL         $0x7fff7fff, AX
+	VMOVD        AX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x23ff23ff, AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Y1
+	MOVQ         dst+0(FP), AX
+	MOVQ         ld+8(FP), CX
+	MOVQ         src+16(FP), DX
+	MOVQ         stride+24(FP), BX
+	MOVQ         steps+32(FP), SI
+	SHLQ         $0x02, CX
+	TESTQ        SI, SI
+	JZ           done
+
+loop:
+	VPMOVZXWD (DX), Y2
+	VPMOVZXWD (DX)(BX*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPCMPGTW  Y1, Y4, Y4
+	VPAND     Y4, Y2, Y2
+	VPSLLD    $0x10, Y2, Y2
+	VPAND     Y0, Y3, Y4
+	VPCMPGTW  Y1, Y4, Y4
+	VPAND     Y4, Y3, Y3
+	VPSLLD    $0x10, Y3, Y3
+	VMOVDQU   Y3, (AX)
+	VMOVDQU   Y2, (AX)(CX*1)
+	LEAQ      (DX)(BX*2), DX
+	LEAQ      (AX)(CX*2), AX
+	SUBQ      $0x02, SI
+	JNZ       loop
+
+done:
 	VZEROUPPER
 	RET
 

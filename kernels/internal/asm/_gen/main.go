@@ -44,8 +44,9 @@ func main() {
 	for _, kind := range []string{"F32", "Pair", "Widen", "WidenZero"} {
 		transposer(kind)
 	}
-	interleave()
-	widen()
+	for _, kind := range []string{"F32", "Pair", "WidenZero"} {
+		strip(kind)
+	}
 	quantize()
 	columns()
 	peak(avx2, "FMA")

@@ -109,40 +109,56 @@ func transposer(kind string) {
 	RET()
 }
 
-// interleave joins 16 bf16 of two rows as pairs.
-func interleave() {
-	TEXT("Interleave", NOSPLIT, "func(dst *uint32, lo, hi *uint16)")
+// strip packs eight columns along their rows; see kernels/rows_pack.go. kind: F32, Pair, WidenZero.
+func strip(kind string) {
+	TEXT("Strip"+kind, NOSPLIT, "func(dst *uint32, ld int, src *byte, stride, steps int)")
 	Pragma("noescape")
-	Doc("Interleave joins 16 values of two bf16 rows as pairs, lo in the low half, tiny values flushed.")
-	dst, lo, hi := Load(Param("dst"), GP64()), Load(Param("lo"), GP64()), Load(Param("hi"), GP64())
-	flush := newFlusher()
-	for i := range 2 {
-		a, b := YMM(), YMM()
-		VPMOVZXWD(Mem{Base: lo, Disp: 16 * i}, a)
-		VPMOVZXWD(Mem{Base: hi, Disp: 16 * i}, b)
+	Doc("Strip" + kind + " packs eight columns, one step after the other.")
+	var flush *flusher
+	if kind != "F32" {
+		flush = newFlusher()
+	}
+	dst, ld := Load(Param("dst"), GP64()), Load(Param("ld"), GP64())
+	src, stride := Load(Param("src"), GP64()), Load(Param("stride"), GP64())
+	steps := Load(Param("steps"), GP64())
+	SHLQ(U8(2), ld)
+	TESTQ(steps, steps)
+	JZ(LabelRef("done"))
+	Label("loop")
+	a, b := YMM(), YMM()
+	second := Mem{Base: src, Index: stride, Scale: 1}
+	switch kind {
+	case "F32":
+		VMOVUPS(Mem{Base: src}, a)
+		VMOVUPS(a, Mem{Base: dst})
+		ADDQ(stride, src)
+		ADDQ(ld, dst)
+		DECQ(steps)
+	case "Pair":
+		VPMOVZXWD(Mem{Base: src}, a)
+		VPMOVZXWD(second, b)
 		VPSLLD(U8(16), b, b)
 		VPOR(b, a, a)
 		flush.apply(a)
-		VMOVDQU(a, Mem{Base: dst, Disp: 32 * i})
+		VMOVDQU(a, Mem{Base: dst})
+		LEAQ(Mem{Base: src, Index: stride, Scale: 2}, src)
+		ADDQ(ld, dst)
+		DECQ(steps)
+	case "WidenZero": // the second row of a pair first
+		VPMOVZXWD(Mem{Base: src}, a)
+		VPMOVZXWD(second, b)
+		for _, y := range []reg.VecVirtual{a, b} {
+			flush.apply(y)
+			VPSLLD(U8(16), y, y)
+		}
+		VMOVDQU(b, Mem{Base: dst})
+		VMOVDQU(a, Mem{Base: dst, Index: ld, Scale: 1})
+		LEAQ(Mem{Base: src, Index: stride, Scale: 2}, src)
+		LEAQ(Mem{Base: dst, Index: ld, Scale: 2}, dst)
+		SUBQ(U8(2), steps)
 	}
-	VZEROUPPER()
-	RET()
-}
-
-// widen widens 16 bf16.
-func widen() {
-	TEXT("Widen", NOSPLIT, "func(dst *uint32, src *uint16)")
-	Pragma("noescape")
-	Doc("Widen widens 16 bf16 values to float32, tiny values flushed.")
-	dst, src := Load(Param("dst"), GP64()), Load(Param("src"), GP64())
-	flush := newFlusher()
-	for i := range 2 {
-		a := YMM()
-		VPMOVZXWD(Mem{Base: src, Disp: 16 * i}, a)
-		flush.apply(a)
-		VPSLLD(U8(16), a, a)
-		VMOVDQU(a, Mem{Base: dst, Disp: 32 * i})
-	}
+	JNZ(LabelRef("loop"))
+	Label("done")
 	VZEROUPPER()
 	RET()
 }
