@@ -237,12 +237,13 @@ func computeTile(t *microTable, u *gemmUnit, lanes []uint32, tl *gemmTile) {
 		for jp := tl.j0; jp < tl.j1; jp++ {
 			b := w.panel(k0, jp)
 			steps := len(b) / panelWidth
-			pf, bytes := w.after(k0, jp, tl)
-			ahead := t.fetchStep(bytes, steps*(tl.p1-tl.p0))
+			next := w.after(k0, jp, tl)
+			ahead := t.fetchStep(4*len(next), steps*(tl.p1-tl.p0))
+			fetched := 0 // bytes
 			whole := (jp+1)*panelWidth <= w.n
 			for ip := tl.p0; ip < tl.p1; {
 				at, h := u.panel(k0, ip)
-				a := lanePtr(lanes, at)
+				a, pf := lanePtr(lanes, at), fetchPtr(next, b, fetched)
 				y := job.Y[(u.r0+ip*u.high)*job.LDY+jp*panelWidth:]
 				count := 1
 				if whole {
@@ -259,25 +260,32 @@ func computeTile(t *microTable, u *gemmUnit, lanes []uint32, tl *gemmTile) {
 					}
 				}
 				ip += count
-				pf = advance(pf, ahead*steps*t.passes*count)
+				fetched += ahead * steps * t.passes * count
 			}
 		}
 		mode = modeAdd
 	}
 }
 
-// after is the weight panel that the tile reads next, as kernels take it for prefetching.
-func (w *Weight) after(k0, jp int, tl *gemmTile) (first *float32, bytes int) {
-	var next []uint32
+// after is the weight panel that the tile reads next, for prefetching; nil behind the last.
+func (w *Weight) after(k0, jp int, tl *gemmTile) []uint32 {
 	switch {
 	case jp+1 < tl.j1:
-		next = w.panel(k0, jp+1)
+		return w.panel(k0, jp+1)
 	case k0+kBlock < w.k:
-		next = w.panel(k0+kBlock, tl.j0)
-	default:
-		return lanePtr(w.panel(k0, jp), 0), 0
+		return w.panel(k0+kBlock, tl.j0)
 	}
-	return lanePtr(next, 0), 4 * len(next)
+	return nil
+}
+
+// fetchPtr is where fetching goes on after so many bytes of next, or the start of here when
+// next is empty. It never leaves its slice: the collector stops a program that holds an
+// address outside every allocation, read or not.
+func fetchPtr(next, here []uint32, bytes int) *float32 {
+	if len(next) == 0 {
+		return lanePtr(here, 0)
+	}
+	return lanePtr(next, min(bytes/4, len(next)-1))
 }
 
 // start prepares C and says how the first K block joins it.

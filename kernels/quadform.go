@@ -106,7 +106,7 @@ func (q *QuadForm) rows(t *microTable, sums []float64, x *Rows, r0, rows int) {
 			b := lanePtr(panel, k0*panelWidth)
 			next := panel[min(len(panel)-1, (k0+kn)*panelWidth):] // what is read next
 			ahead := t.fetchStep(4*min(len(next), kBlock*panelWidth), kn*ceilDiv(rows, high))
-			pf := lanePtr(next, 0)
+			fetched := 0 // bytes
 			// A packed tile holds the whole K block, of which the panel's last block may use the first kn steps only.
 			kAll := min(kBlock, q.n-k0)
 			for r := 0; r < rows; {
@@ -114,9 +114,9 @@ func (q *QuadForm) rows(t *microTable, sums []float64, x *Rows, r0, rows int) {
 				if kn == kAll {
 					count = max(1, (rows-r)/high)
 				}
-				t.f32[h](kn, lanePtr(buf.lanes, rows*k0+r*kAll), h, b, kn*panelWidth/2, &tile[r*panelWidth], panelWidth, mode, count, pf, ahead)
+				t.f32[h](kn, lanePtr(buf.lanes, rows*k0+r*kAll), h, b, kn*panelWidth/2, &tile[r*panelWidth], panelWidth, mode, count, fetchPtr(next, panel, fetched), ahead)
 				r += h * count
-				pf = advance(pf, ahead*kn*t.passes*count)
+				fetched += ahead * kn * t.passes * count
 			}
 		}
 		cols := min(panelWidth, q.n-c0)
