@@ -9,5 +9,10 @@
 //
 //	source ──lex──▶ tokens (whitespace control resolved) ──parse──▶ tree ──Render──▶ text, generation spans
 //
+// Why not a library: github.com/ardanlabs/jinja v1.8.0 behind this package's own whitespace pre-pass gives 112 of the 200
+// renderings and errors of shared/fixtures/chat. It prints 1.0 as 1, goes on where Jinja2 raises (a missing attribute, text + list), lacks bare
+// tuples, loop.changed and numbers like 1e3, panics in one filter, and reports no generation spans; 11 of its failures are in published templates
+// (qwen3, mistral, smollm2).
+//
 // Vocabulary: a value is nil (None), bool, int64, *big.Int, float64, string, *List, *Tuple, *Dict, *Namespace, a function, or Undefined.
 package jinja
