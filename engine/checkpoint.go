@@ -23,6 +23,8 @@ type Checkpoint interface {
 	// SideFiles lists every other file that belongs to the checkpoint: tokenizer, templates, generation config, remote
 	// code. config.json and the index are not among them.
 	SideFiles() []checkpoint.File
+	// Unused lists the weight files of the directory that are no part of the checkpoint.
+	Unused() []checkpoint.File
 	// SideFileDigests hashes the side files.
 	SideFileDigests() ([]FileDigest, error)
 	// ReadRaw reads stored bytes of a stored tensor.
@@ -86,6 +88,7 @@ func (d *diskCheckpoint) WeightDType() string {
 func (d *diskCheckpoint) HeadersDigest() string        { return d.src.HeadersDigest() }
 func (d *diskCheckpoint) Shards() []checkpoint.File    { return d.src.Shards() }
 func (d *diskCheckpoint) SideFiles() []checkpoint.File { return d.src.SideFiles() }
+func (d *diskCheckpoint) Unused() []checkpoint.File    { return d.src.Unused() }
 
 func (d *diskCheckpoint) SideFileDigests() ([]FileDigest, error) {
 	out := []FileDigest{}

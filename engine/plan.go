@@ -129,6 +129,9 @@ func planFor(ctx context.Context, r *Recipe, ck Checkpoint, resume bool) (*Plan,
 	if id.SideFiles, err = ck.SideFileDigests(); err != nil {
 		return nil, err
 	}
+	for _, f := range ck.Unused() {
+		p.Advice.Warnings = append(p.Advice.Warnings, fmt.Sprintf("%s is no part of the checkpoint: the index does not name it, and it is neither read nor copied", f.Name))
+	}
 	if p.Calibration != nil {
 		id.Calibration, id.Batches = p.Calibration.Digest, len(p.Calibration.Batches)
 	}

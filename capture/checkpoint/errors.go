@@ -201,6 +201,7 @@ const (
 	codeNotFloat        = "E1133"
 	codeCompanionValue  = "E1134"
 	codeTwoWeightLayout = "E1135"
+	codeOtherSplit      = "E1136"
 )
 
 var codes = map[string]codeFacts{
@@ -239,6 +240,7 @@ var codes = map[string]codeFacts{
 	codeNotFloat:        {ErrUnsupported, "A tensor was asked for as numbers but is stored as integers or booleans without scales."},
 	codeCompanionValue:  {ErrUnscaled, "A companion tensor holds a value that cannot be right: a shape that contradicts the packed codes, a group index out of range. The file is damaged; fetch it again."},
 	codeTwoWeightLayout: {ErrDamaged, "The same module is stored twice, plain and quantized. Which one counts is not guessed. Remove one."},
+	codeOtherSplit:      {ErrDamaged, "The index names another set of shards than the one that is here, and the files that are here are complete by their names (N of N). The index is left over from an earlier split. Remove it: without an index the complete set is read by its headers. Or fetch the index that belongs to the files."},
 }
 
 // Catalogue explains every code of this package: cause and remedy in one paragraph.

@@ -76,6 +76,10 @@ func TestFaults(t *testing.T) {
 			raw(t, dir, "x.safetensors", "{}", 0)
 			raw(t, dir, "y.safetensors", "{}", 0)
 		}},
+		{"index of another split", "E1136", "model.safetensors.index.json", "", checkpoint.ErrDamaged, func(t *testing.T, dir string) {
+			good(t, dir)
+			index(t, dir, "a", "model-00001-of-00003.safetensors", "b", "model-00003-of-00003.safetensors")
+		}},
 		{"ghost entry", "E1110", two, "ghost", checkpoint.ErrDamaged, func(t *testing.T, dir string) {
 			good(t, dir)
 			index(t, dir, "a", one, "b", two, "ghost", two)

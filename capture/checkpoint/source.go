@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -33,6 +34,7 @@ type Source struct {
 	headerOnly bool // names, dtypes and shapes without bytes
 	inferred   bool // the config is made of shapes
 	activation []string
+	unused     []File
 }
 
 // File is a file of the checkpoint.
@@ -165,6 +167,11 @@ func (s *Source) open(ctx context.Context, single string) Errors {
 	if es = s.join(index); len(es) > 0 {
 		return es
 	}
+	for _, w := range weights {
+		if s.byShard[w] == nil && single == "" {
+			s.noteUnused(w)
+		}
+	}
 	s.sideFiles(files)
 	s.config, err = os.ReadFile(filepath.Join(s.path, configName))
 	switch {
@@ -229,11 +236,20 @@ func indexed(index map[string]string, present map[string]bool, weights []string)
 		}
 	}
 	var es Errors
-	var files []string
+	var files, sets []string
 	for f := range need {
 		files = append(files, f)
 	}
 	sort.Strings(files)
+	for _, w := range weights {
+		if setName.MatchString(w) {
+			sets = append(sets, w)
+		}
+	}
+	if len(sets) > 0 && !slices.ContainsFunc(files, func(f string) bool { return present[f] }) && len(completeSet(sets)) == 0 {
+		return nil, Errors{fail(codeOtherSplit, indexName, "", -1, "remove "+indexName+", or fetch the one of these files",
+			"the index names %d files (%s …), none is here; the %d files that are here (%s …) are a complete set", len(files), files[0], len(sets), sets[0])}
+	}
 	for _, f := range files {
 		if !present[f] {
 			es = append(es, fail(codeMissingShard, f, need[f], -1, "fetch the file", "the index names a shard that is not there"))
@@ -315,6 +331,18 @@ func (s *Source) join(index map[string]string) Errors {
 	}
 	return es
 }
+
+// noteUnused keeps a weight file that neither index nor name makes a part of the checkpoint.
+func (s *Source) noteUnused(name string) {
+	path := filepath.Join(s.path, name)
+	if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {
+		s.unused = append(s.unused, File{name, path, st.Size()})
+	}
+}
+
+// Unused lists the safetensors files of the directory that are no part of the checkpoint: another copy of the weights, an
+// adapter, or a part that the index forgot. Nothing of them is read.
+func (s *Source) Unused() []File { return s.unused }
 
 // sideFiles lists what else lies in the directory, two levels deep.
 func (s *Source) sideFiles(shards []string) {

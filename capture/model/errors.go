@@ -108,8 +108,9 @@ func errAt(kind error, tensor, format string, args ...any) *Error {
 }
 
 var tries = map[error]string{
-	ErrUnknownFamily: "`quire inspect` lists the families; a new one is one file in capture/model",
+	ErrUnknownFamily: "quantize a model of one of the families named; a new family is one file in capture/model",
 	ErrConfig:        "compare config.json with the published one",
+	ErrUnsupported:   "compare config.json with the published one; a variant that is really meant cannot be quantized yet",
 	ErrUnclaimed:     "remove the tensor from the checkpoint if it does not belong there",
 	ErrMissing:       "fetch the shard that the index names for it",
 	ErrLayout:        "check that config.json belongs to these weights",

@@ -118,12 +118,19 @@ func experts(prefix, gate, up, down string) expertNames {
 
 func listOf(n expertNames) []expertLayout { return []expertLayout{{per: &n}} }
 
-// act reads the activation.
-func act(c *conf, keys ...string) activation {
-	if len(keys) == 0 {
-		keys = []string{"hidden_act"}
+// activationKeys are the spellings of the activation in published configs.
+var activationKeys = []string{"hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "hidden_activation_function"}
+
+// act reads the activation, from the key that the family prefers where a config has several. None at all is a fault: a default
+// that is wrong for the model would change every number in silence.
+func act(c *conf, prefer ...string) activation {
+	keys := append(prefer, activationKeys...)
+	key := c.first(keys...)
+	if !c.has(key) {
+		c.fault("no activation: none of %s is there", strings.Join(keys, ", "))
+		return activation{kind: "silu"}
 	}
-	switch s := c.strOr(c.first(keys...), "silu"); s {
+	switch s := c.strOr(key, ""); s {
 	case "silu", "swish", "swiglu":
 		return activation{kind: "silu"}
 	case "gelu_pytorch_tanh", "gelu_new":
@@ -135,7 +142,7 @@ func act(c *conf, keys ...string) activation {
 	case "relu2":
 		return activation{kind: "relu2"}
 	default:
-		c.fault("%s%s = %q is a variant that is not implemented", c.at, c.first(keys...), s)
+		c.fault("%s%s = %q is a variant that is not implemented (known: silu, swish, swiglu, gelu, gelu_pytorch_tanh, gelu_new, relu, relu2)", c.at, key, s)
 		return activation{kind: "silu"}
 	}
 }

@@ -24,7 +24,7 @@ type synthetic struct {
 // qwen30B is one layer of Qwen3-30B-A3B's shape.
 func qwen30B(experts int) *synthetic {
 	const h, inter, heads, kv, dim, vocab = 2048, 768, 32, 4, 128, 64
-	s := &synthetic{shapes: map[string][]int{}, config: fmt.Sprintf(`{"model_type":"qwen3_moe","hidden_size":%d,"vocab_size":%d,"num_hidden_layers":1,
+	s := &synthetic{shapes: map[string][]int{}, config: fmt.Sprintf(`{"model_type":"qwen3_moe","hidden_act":"silu","hidden_size":%d,"vocab_size":%d,"num_hidden_layers":1,
 		"num_attention_heads":%d,"num_key_value_heads":%d,"head_dim":%d,"moe_intermediate_size":%d,"num_experts":%d,"num_experts_per_tok":8,
 		"norm_topk_prob":true,"rms_norm_eps":1e-6,"rope_theta":1000000,"tie_word_embeddings":false}`, h, vocab, heads, kv, dim, inter, experts)}
 	l := "model.layers.0."

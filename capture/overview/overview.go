@@ -47,6 +47,7 @@ type Overview struct {
 	Missing        []string `json:"missing,omitempty"`
 	Shards         int      `json:"shards"`
 	SideFiles      []string `json:"side_files"`
+	Unused         []string `json:"unused_weight_files,omitempty"` // safetensors files beside the checkpoint that are no part of it
 }
 
 // Class sums logical tensors of one role.
@@ -78,6 +79,9 @@ func Of(ctx context.Context, src *checkpoint.Source) (*Overview, error) {
 	o.readConfig(src.ConfigJSON())
 	for _, f := range src.SideFiles() {
 		o.SideFiles = append(o.SideFiles, f.Name)
+	}
+	for _, f := range src.Unused() {
+		o.Unused = append(o.Unused, f.Name)
 	}
 	classOf := byName
 	m, err := model.Open(ctx, model.FromCheckpoint(src), model.Options{})

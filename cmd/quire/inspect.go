@@ -95,6 +95,9 @@ func printOverview(w io.Writer, v *overview.Overview) {
 		line("source quantization", "%s: %s; decoded on reading", or(v.Quantization, "no config"), strings.Join(parts, ", "))
 	}
 	line("side files", "%s", or(strings.Join(v.SideFiles, ", "), "none"))
+	if len(v.Unused) > 0 {
+		line("unused", "%s: no part of the checkpoint, never read", strings.Join(v.Unused, ", "))
+	}
 	t.Flush()
 	fmt.Fprintln(w)
 	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -97,7 +97,11 @@ func Main(args []string, in io.Reader, stdout, errw io.Writer) int {
 		kctx.BindTo(ctx, (*context.Context)(nil))
 		err = kctx.Run(&output{out: out, err: errw, in: in})
 	} else {
-		err = &engine.Error{Code: "E0100", Exit: engine.ExitUsage, What: err.Error(), Try: "see `quire --help` or `quire VERB --help`"}
+		try := "see `quire --help` or `quire VERB --help`"
+		if len(args) > 0 && strings.HasPrefix(args[0], "-") {
+			try = "put the verb first, then its flags: quire VERB " + args[0]
+		}
+		err = &engine.Error{Code: "E0100", Exit: engine.ExitUsage, What: err.Error(), Try: try}
 	}
 	return report(err, asJSON, out, errw)
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -184,6 +185,15 @@ func TestErrorsAreListed(t *testing.T) {
 			code = "E12xx"
 		}
 		fmt.Fprintf(&b, "| %s | %s | %d |\n", m.name, code, m.exit)
+	}
+	b.WriteString("\n## Faults of a source checkpoint\n\nEach is planted by `go test -run SourceFaults ./cmd/quire` and refused by `inspect`, `plan` and `run` alike, with exit code 64, naming file and tensor; " +
+		"those without a code here are found when the family's rules meet the tensors, by `plan` and `run`.\n\n| fault | code |\n|---|---|\n")
+	for _, f := range append(slices.Clone(sourceFaults), modelFaults...) {
+		code := f.code
+		if code == "" {
+			code = "E13xx"
+		}
+		fmt.Fprintf(&b, "| %s | %s |\n", f.name, code)
 	}
 	path := filepath.Join("..", "..", "docs", "errors.md")
 	if os.Getenv("UPDATE") != "" {
