@@ -96,17 +96,21 @@ func victim(dir string) error {
 	s, _ := strconv.ParseUint(os.Getenv("QUIRE_LEDGER_SEED"), 10, 64)
 	r := rand.New(rand.NewPCG(s, 1))
 	stays, _ := strconv.Atoi(os.Getenv("QUIRE_LEDGER_STAYS"))
+	o, sizes := victimOptions(), []int{0, 10, 3000, 40000, 600000}
+	if s%4 == 3 { // transactions of megabytes: they are written in another way
+		o.ChunkBytes, o.SegmentBytes, o.TransactionBytes = 256<<10, 8<<20, 4<<20
+		sizes = append(sizes, 3<<20)
+	}
 	for i := 1; i < stays; i++ {
-		if err := victimStay(ctx, dir, r, steps, i%2 == 0); err != nil {
+		if err := victimStay(ctx, dir, o, sizes, r, steps, i%2 == 0); err != nil {
 			return err
 		}
 	}
-	return victimStay(ctx, dir, r, steps, true)
+	return victimStay(ctx, dir, o, sizes, r, steps, true)
 }
 
 // victimStay is one opening of the ledger by a victim; one that is not closed in order is abandoned.
-func victimStay(ctx context.Context, dir string, r *rand.Rand, steps int, inOrder bool) error {
-	o := victimOptions()
+func victimStay(ctx context.Context, dir string, o ledger.Options, sizes []int, r *rand.Rand, steps int, inOrder bool) error {
 	l, err := ledger.Open(ctx, dir, o)
 	if errors.Is(err, ledger.ErrNoLedger) {
 		l, err = ledger.Create(ctx, dir, ledger.Genesis{Record: []byte(`{"victim":1}`)}, o)
@@ -135,7 +139,7 @@ func victimStay(ctx context.Context, dir string, r *rand.Rand, steps int, inOrde
 		n++
 		class := []ledger.Class{ledger.ClassLayer, ledger.ClassOpen, ledger.ClassCodes}[r.IntN(3)]
 		key := fmt.Sprintf("L%d", n/100%3)
-		size := []int{0, 10, 3000, 40000, 600000}[r.IntN(5)]
+		size := sizes[r.IntN(len(sizes))]
 		switch op := r.IntN(10); {
 		case op < 5: // a payload and its event
 			id := codec.ID(r.IntN(3))

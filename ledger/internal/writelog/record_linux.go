@@ -243,7 +243,7 @@ func (r *recorder) begin(tid int, c *call) {
 		if fd := r.fds[int(int32(c.args[4]))]; fd != nil && c.args[2]&unix.PROT_WRITE != 0 && c.args[3]&unix.MAP_SHARED != 0 {
 			r.fail("a file is mapped for writing: its writes cannot be seen")
 		}
-	case unix.SYS_WRITEV, unix.SYS_PWRITEV, unix.SYS_PWRITEV2, unix.SYS_FALLOCATE, unix.SYS_SYNC_FILE_RANGE,
+	case unix.SYS_WRITEV, unix.SYS_PWRITEV, unix.SYS_PWRITEV2, unix.SYS_FALLOCATE,
 		unix.SYS_DUP, unix.SYS_DUP3, unix.SYS_IOCTL:
 		if fd != nil {
 			r.fail("system call %d on a recorded file is not known to the recorder", c.nr)
