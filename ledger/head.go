@@ -192,3 +192,22 @@ func (h *headFile) sync() error {
 }
 
 func (h *headFile) close() error { return h.f.Close() }
+
+// The head record, in bucket `head`: seq u64, hash 32 B, root 32 B, time i64 ns, crc32c u32; little-endian.
+const headRecordSize = 84
+
+func encodeHeadRecord(h Head) []byte {
+	b := binary.LittleEndian.AppendUint64(make([]byte, 0, headRecordSize), h.Seq)
+	b = append(b, h.Hash[:]...)
+	b = append(b, h.Root[:]...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(h.Time.UnixNano()))
+	return binary.LittleEndian.AppendUint32(b, crcOf(b))
+}
+
+func decodeHeadRecord(b []byte) (Head, error) {
+	if len(b) != headRecordSize || crcOf(b[:80]) != binary.LittleEndian.Uint32(b[80:]) {
+		return Head{}, damagedf(databaseName, "head record of %d bytes", len(b))
+	}
+	return Head{Seq: binary.LittleEndian.Uint64(b), Hash: Digest(b[8:40]), Root: Digest(b[40:72]),
+		Time: time.Unix(0, int64(binary.LittleEndian.Uint64(b[72:]))).UTC()}, nil
+}

@@ -2,10 +2,10 @@ package ledger
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,25 +13,6 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/mod/sumdb/tlog"
 	"golang.org/x/sync/semaphore"
-)
-
-// The buckets of ledger.db. Everything but ev, pl, loc and seg can be rebuilt from them.
-var (
-	bucketMeta      = []byte("meta") // `format` u32, `run` 16 B
-	bucketEvents    = []byte("ev")   // seq u64 BE -> envelope; never changed
-	bucketKeys      = []byte("ix")   // natural key -> seq u64 BE
-	bucketLocations = []byte("loc")  // seq ‖ payload index u16 BE -> location; the only record that changes
-	bucketInline    = []byte("pl")   // seq ‖ payload index -> inline payload, crc32c
-	bucketOwners    = []byte("so")   // segment u32 BE ‖ ordinal u64 BE ‖ seq ‖ payload index -> nothing: who needs a segment
-	bucketHashes    = []byte("mk")   // block u64 BE -> Merkle hashes
-	bucketSegments  = []byte("seg")  // segment u32 BE -> segmentRecord
-	bucketHead      = []byte("head") // `h` -> seq, hash, root, time, crc32c
-
-	databaseBuckets = [][]byte{bucketMeta, bucketEvents, bucketKeys, bucketLocations, bucketInline, bucketOwners, bucketHashes, bucketSegments, bucketHead}
-
-	headKey   = []byte("h")
-	formatKey = []byte("format")
-	runKey    = []byte("run")
 )
 
 const (
@@ -42,57 +23,6 @@ const (
 	maxGroupBytes  = 8 << 20
 	queueLength    = 16384
 )
-
-// Future is the answer to come of an append.
-type Future struct {
-	done  chan struct{}
-	items []item
-	err   error
-}
-
-// Done is closed when the events are durable or have failed.
-func (f *Future) Done() <-chan struct{} { return f.done }
-
-// Wait gives the first event once it is durable. When ctx ends first the append goes on, unanswered.
-func (f *Future) Wait(ctx context.Context) (Event, error) {
-	if err := f.wait(ctx); err != nil || len(f.items) == 0 {
-		return Event{}, err
-	}
-	return f.items[0].ev, nil
-}
-
-// All gives the events of an AppendAll once they are durable: the new ones, and old ones where a key already had the
-// same content.
-func (f *Future) All(ctx context.Context) ([]Event, error) {
-	if err := f.wait(ctx); err != nil || len(f.items) == 0 {
-		return nil, err
-	}
-	events := make([]Event, len(f.items))
-	for i := range f.items {
-		events[i] = f.items[i].ev
-	}
-	return events, nil
-}
-
-func (f *Future) wait(ctx context.Context) error {
-	select {
-	case <-f.done:
-		return f.err
-	default:
-	}
-	select {
-	case <-f.done:
-		return f.err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func failed(err error) *Future {
-	f := &Future{done: make(chan struct{}), err: err}
-	close(f.done)
-	return f
-}
 
 // item is one event on its way.
 type item struct {
@@ -247,7 +177,9 @@ func (w *eventWriter) commit(b *batch) {
 // fullSlack is what a batch may need beside its events: pages on the way to them.
 const fullSlack = 64 << 10
 
-func (b *batch) closing() bool { return b.requests[len(b.requests)-1].closing }
+func (b *batch) closing() bool {
+	return slices.ContainsFunc(b.requests, func(r *request) bool { return r.closing })
+}
 
 func (w *eventWriter) answer(b *batch, err error) {
 	var weight int64
@@ -378,25 +310,6 @@ func (w *eventWriter) confirmHead() error {
 
 func isFull(err error) bool { return isDiskFull(err) || errors.Is(err, berrors.ErrMaxSizeReached) }
 
-// tables are the buckets of a transaction.
-type tables struct {
-	tx *bolt.Tx
-
-	events, keys, locations, inline, owners, hashes, segments, head *bolt.Bucket
-}
-
-func newTables(tx *bolt.Tx) *tables {
-	t := &tables{tx, tx.Bucket(bucketEvents), tx.Bucket(bucketKeys), tx.Bucket(bucketLocations), tx.Bucket(bucketInline),
-		tx.Bucket(bucketOwners), tx.Bucket(bucketHashes), tx.Bucket(bucketSegments), tx.Bucket(bucketHead)}
-	t.events.FillPercent = 1
-	t.locations.FillPercent = 1
-	t.hashes.FillPercent = 1
-	t.keys.FillPercent = 0.9
-	return t
-}
-
-func (t *tables) putHashes(block uint64, b []byte) error { return t.hashes.Put(seqKey(block), b) }
-
 // precheck finds out which of a request's keys exist, and whether the others may be written.
 func (w *eventWriter) precheck(t *tables, r *request) error {
 	for i := range r.items {
@@ -438,19 +351,6 @@ func (w *eventWriter) precheck(t *tables, r *request) error {
 		it.ev, it.old = old, true
 	}
 	return nil
-}
-
-// locationKey is seq ‖ payload index.
-func locationKey(seq uint64, i int) []byte {
-	b := binary.BigEndian.AppendUint64(make([]byte, 0, 10), seq)
-	return binary.BigEndian.AppendUint16(b, uint16(i))
-}
-
-// ownerKey is segment ‖ ordinal ‖ location key.
-func ownerKey(l Location, at []byte) []byte {
-	b := binary.BigEndian.AppendUint32(make([]byte, 0, 22), l.SegmentID)
-	b = binary.BigEndian.AppendUint64(b, l.Ordinal)
-	return append(b, at...)
 }
 
 // apply writes one new event.
@@ -503,23 +403,4 @@ func (w *eventWriter) apply(t *tables, it *item, now time.Time) error {
 	})
 	w.head.Seq, w.head.Hash, w.head.Time = e.Seq, hash, e.Time
 	return perr
-}
-
-// The head record, in bucket `head`: seq u64, hash 32 B, root 32 B, time i64 ns, crc32c u32; little-endian.
-const headRecordSize = 84
-
-func encodeHeadRecord(h Head) []byte {
-	b := binary.LittleEndian.AppendUint64(make([]byte, 0, headRecordSize), h.Seq)
-	b = append(b, h.Hash[:]...)
-	b = append(b, h.Root[:]...)
-	b = binary.LittleEndian.AppendUint64(b, uint64(h.Time.UnixNano()))
-	return binary.LittleEndian.AppendUint32(b, crcOf(b))
-}
-
-func decodeHeadRecord(b []byte) (Head, error) {
-	if len(b) != headRecordSize || crcOf(b[:80]) != binary.LittleEndian.Uint32(b[80:]) {
-		return Head{}, damagedf(databaseName, "head record of %d bytes", len(b))
-	}
-	return Head{Seq: binary.LittleEndian.Uint64(b), Hash: Digest(b[8:40]), Root: Digest(b[40:72]),
-		Time: time.Unix(0, int64(binary.LittleEndian.Uint64(b[72:]))).UTC()}, nil
 }
