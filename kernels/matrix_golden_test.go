@@ -25,7 +25,7 @@ var matrixDigests = map[string]string{
 	"Gram f32":                         "efdebd23824bf5b7",
 	"InverseFactor":                    "f2308de430acc5cb",
 	"InverseFactor64":                  "420332a3de6cd522",
-	"QuadForm":                         "468394ad2f7a17d4",
+	"Form":                             "694dbc21b38b185a",
 }
 
 // goldenRows draws rows of either type with integer arithmetic and one scaling,
@@ -57,7 +57,7 @@ var goldenMatrixOps = []struct {
 	{"Gram bf16", goldenGram(true)},
 	{"Cross f32 x bf16", goldenCross(false, true)},
 	{"Cross bf16 x bf16", goldenCross(true, true)},
-	{"QuadForm", goldenQuadForm},
+	{"Form", goldenForm},
 	{"Columns", func(p *kernels.Pool, r *rand.Rand) []float32 {
 		const n = 77
 		c := kernels.NewColumns(n)
@@ -121,12 +121,12 @@ var goldenMatrixOps = []struct {
 	}},
 }
 
-func goldenQuadForm(p *kernels.Pool, r *rand.Rand) []float32 {
+func goldenForm(p *kernels.Pool, r *rand.Rand) []float32 {
 	var out []float32
-	for _, c := range []struct{ n, rows int }{{1, 2}, {33, 7}, {290, 101}} {
-		q := kernels.PackQuadForm(p, nil, tame(r, c.n*c.n), c.n, 0, c.n)
-		sums := make([]float64, c.rows)
-		q.Sums(p, sums, kernels.RowsF32(tame(r, c.rows*c.n), c.rows, c.n))
+	for _, n := range []int{1, 33, 128, 290} {
+		q := kernels.PackForm(p, tame(r, n*n), n, 0, n, nil)
+		var sums [kernels.SlabWidth]float64
+		q.Values(&sums, tame(r, n*kernels.SlabWidth), make([]float32, n*kernels.SlabWidth))
 		for _, s := range sums {
 			out = append(out, split64(s)...)
 		}

@@ -1,6 +1,8 @@
 package quant
 
 import (
+	"sync"
+
 	"quire/kernels"
 )
 
@@ -18,8 +20,10 @@ func (p *Prepared) factorize(pool *kernels.Pool, diag []float32) {
 		p.factorizeLikeGPTQModel(pool, diag)
 		return
 	}
-	u := make([]float32, p.n*p.n)
-	h := p.permuted(diag)
+	work := borrow(2 * p.n * p.n)
+	defer giveBack(work)
+	u, h := work[:p.n*p.n], work[p.n*p.n:]
+	p.permuted(pool, h, diag)
 	if p.ladder(precisionF32, diag, 0, func(add []float64) *pivot {
 		setDiagonal(h, add, p.n)
 		return p.inverse(pool, u, h)
@@ -123,8 +127,10 @@ func (p *Prepared) factorizeLikeGPTQModel(pool *kernels.Pool, diag []float32) {
 	for _, d := range diag {
 		largest = max(largest, float64(d))
 	}
-	u := make([]float32, p.n*p.n)
-	h := p.permuted(diag)
+	work := borrow(2 * p.n * p.n)
+	defer giveBack(work)
+	u, h := work[:p.n*p.n], work[p.n*p.n:]
+	p.permuted(pool, h, diag)
 	floor := 0.0
 	for attempt := range 7 {
 		if attempt == 1 {
@@ -143,29 +149,44 @@ func (p *Prepared) factorizeLikeGPTQModel(pool *kernels.Pool, diag []float32) {
 	p.damping.Precision = precisionNone
 }
 
-// permuted copies the upper triangle of H in visiting order, with diag on the diagonal.
-func (p *Prepared) permuted(diag []float32) []float32 {
+// scratch keeps the two square matrices of a factorization for the next one.
+var scratch sync.Pool
+
+// borrow gives n elements of any value.
+func borrow(n int) []float32 {
+	if s, ok := scratch.Get().(*[]float32); ok && cap(*s) >= n {
+		return (*s)[:n]
+	}
+	return make([]float32, n)
+}
+
+func giveBack(s []float32) { scratch.Put(&s) }
+
+// permuted copies the upper triangle of H in visiting order to h, with diag on the diagonal; elements below it are left
+// as they are.
+func (p *Prepared) permuted(pool *kernels.Pool, h, diag []float32) {
 	n := p.n
-	h := make([]float32, n*n)
-	if p.perm == nil {
-		for i := range n {
-			copy(h[i*n+i:(i+1)*n], p.h.H[i*n+i:(i+1)*n])
-			h[i*n+i] = diag[i]
-		}
-		return h
-	}
-	for i, ci := range p.perm {
-		row := h[i*n : (i+1)*n]
-		row[i] = diag[ci]
-		for j := i + 1; j < n; j++ {
-			a, b := int(ci), int(p.perm[j])
-			if a > b {
-				a, b = b, a
+	const rows = 32 // a task
+	pool.Do((n+rows-1)/rows, func(_, task int) {
+		for i := task * rows; i < min(n, (task+1)*rows); i++ {
+			row := h[i*n : (i+1)*n]
+			if p.perm == nil {
+				copy(row[i:], p.h.H[i*n+i:(i+1)*n])
+				row[i] = diag[i]
+				continue
 			}
-			row[j] = p.h.H[a*n+b]
+			ci := int(p.perm[i])
+			row[i] = diag[ci]
+			across := p.h.H[ci*n : (ci+1)*n]
+			for j := i + 1; j < n; j++ {
+				if c := int(p.perm[j]); c > ci {
+					row[j] = across[c]
+				} else {
+					row[j] = p.h.H[c*n+ci]
+				}
+			}
 		}
-	}
-	return h
+	})
 }
 
 func setDiagonal(h []float32, diagonal []float64, n int) {

@@ -28,6 +28,7 @@ type Prepared struct {
 	block   int
 	diagU   []float32 // U[i,i] in visiting order; nil when no factor exists
 	factor  *kernels.Factor
+	added   []float64 // diagonal of the damped statistic less that of H, by column; 0 for a dead column
 
 	formsOnce sync.Once
 	forms     *errorForms
@@ -87,7 +88,20 @@ func Prepare(pool *kernels.Pool, h Hessian, o Options) (*Prepared, error) {
 			diag[d] = float32(mean)
 		}
 	}
-	if p.factorize(pool, diag); p.diagU == nil && o.Fallback == "fail" {
+	p.factorize(pool, diag)
+	if p.diagU != nil {
+		p.added = make([]float64, n)
+		for c, d := range diag {
+			if v := h.H[c*n+c]; v != 0 {
+				damped := float64(d) + p.damping.Added
+				if p.damping.Precision == precisionF32 {
+					damped = float64(float32(damped))
+				}
+				p.added[c] = damped - float64(v)
+			}
+		}
+	}
+	if p.diagU == nil && o.Fallback == "fail" {
 		last := p.damping.Tries[len(p.damping.Tries)-1]
 		return nil, fmt.Errorf("%w: statistic %s [%d,%d] of %d rows, last try damp %.3g in %s stopped at pivot %d (%.3g); raise damp_percent, use more calibration rows, or fallback rtn",
 			ErrNotPositiveDefinite, h.Site, n, n, h.Rows, last.Share, last.Precision, last.Pivot, last.Value)

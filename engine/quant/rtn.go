@@ -33,7 +33,7 @@ func RTN(ctx context.Context, pool *kernels.Pool, w []float32, out, in int, o Op
 	}
 	if h != nil && h.Rows > 0 {
 		r.Record.Site, r.Record.Rows, r.Record.NativeRows, r.Record.HessianSHA256 = h.Site, h.Rows, h.NativeRows, h.SHA256
-		if err := newErrorForms(pool, h, r.GroupSize).fill(ctx, pool, r, w); err != nil {
+		if err := newErrorForms(pool, h, r.GroupSize, nil).fill(ctx, pool, r, w); err != nil {
 			return nil, err
 		}
 	}
@@ -43,20 +43,12 @@ func RTN(ctx context.Context, pool *kernels.Pool, w []float32, out, in int, o Op
 // roundToNearest is RTN without checks and without error figures. gidx non-nil makes the groups those of perm's visited
 // columns, so that a module that falls back keeps the g_idx of its siblings.
 func roundToNearest(ctx context.Context, pool *kernels.Pool, w []float32, out, in int, o Options, site, kind string, perm, gidx []int32) (*Result, error) {
-	r := newResult(o, out, in)
-	r.Record = o.record(MethodRTN, out, in)
-	r.Record.Order, r.Record.Static, r.Record.Block, r.Record.Grid = orderNatural, false, 0, kind
-	if gidx == nil {
-		perm = nil
-	} else {
-		r.GIdx, r.Perm = slices.Clone(gidx), slices.Clone(perm)
-		r.Record.Order = orderDescAct
-	}
+	r := newRounded(o, out, in, kind, perm, gidx)
 	slabs := (out + lanes - 1) / lanes
 	tallies := make([]tally, slabs)
 	pool.Do(slabs, func(_, task int) {
 		if ctx.Err() == nil {
-			roundSlab(r, w, task*lanes, min((task+1)*lanes, out), newGrid(o), kind, perm, &tallies[task])
+			roundSlab(r, w, task*lanes, min((task+1)*lanes, out), newGrid(o), kind, r.Perm, &tallies[task])
 		}
 	})
 	if ctx.Err() != nil {
@@ -72,6 +64,18 @@ func roundToNearest(ctx context.Context, pool *kernels.Pool, w []float32, out, i
 	}
 	sum.fill(&r.Record)
 	return r, nil
+}
+
+// newRounded makes the tables of a rounded weight. perm counts only with gidx.
+func newRounded(o Options, out, in int, kind string, perm, gidx []int32) *Result {
+	r := newResult(o, out, in)
+	r.Record = o.record(MethodRTN, out, in)
+	r.Record.Order, r.Record.Static, r.Record.Block, r.Record.Grid = orderNatural, false, 0, kind
+	if gidx != nil {
+		r.GIdx, r.Perm = slices.Clone(gidx), slices.Clone(perm)
+		r.Record.Order = orderDescAct
+	}
+	return r
 }
 
 // roundSlab rounds channels r0..r1.

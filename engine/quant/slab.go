@@ -29,6 +29,13 @@ func (p *Prepared) Solve(ctx context.Context, pool *kernels.Pool, w []float32, o
 	slabs := (out + lanes - 1) / lanes
 	work := make([]*slabWork, pool.Threads())
 	tallies := make([]tally, slabs)
+	loss := make([]float64, out)
+	forms := p.quadForms(pool)
+	var f *figures
+	if p.h.Rows > 0 {
+		// A library's loss counts dead columns, whose weights it has set to zero, so under parity it says less.
+		f = forms.newFigures(out, p.o.Parity != "" || out < identityLeast)
+	}
 	pool.Do(slabs, func(worker, task int) {
 		if ctx.Err() != nil {
 			return
@@ -36,8 +43,14 @@ func (p *Prepared) Solve(ctx context.Context, pool *kernels.Pool, w []float32, o
 		if work[worker] == nil {
 			work[worker] = newSlabWork(p)
 		}
+		s := work[worker]
 		r0 := task * lanes
-		work[worker].solve(r, w, r0, min(r0+lanes, out), &tallies[task])
+		r1 := min(r0+lanes, out)
+		s.solve(r, w, r0, r1, &tallies[task])
+		copy(loss[r0:r1], s.lossLane[:])
+		if f != nil {
+			s.figures(forms, f, r0, r1)
+		}
 	})
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("solving %s [%d,%d]: %w", p.h.Site, out, p.n, context.Cause(ctx))
@@ -52,9 +65,9 @@ func (p *Prepared) Solve(ctx context.Context, pool *kernels.Pool, w []float32, o
 		return p.plain(ctx, pool, w, out, GridRTN, ReasonFeedback)
 	}
 	sum.fill(&r.Record)
-	loss := sum.loss / 2
-	r.Record.Loss = &loss
-	if err := p.account(ctx, pool, r, w); err != nil {
+	half := sum.loss / 2
+	r.Record.Loss = &half
+	if err := p.account(ctx, pool, r, w, f, loss); err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -108,10 +121,17 @@ type slabWork struct {
 	codes []uint8   // [n][32]
 	dead  []bool    // by position
 
+	// In the order of the error forms: original weights, dequantized ones and then their difference, and scratch.
+	loads, delta, y []float32 // [n][32]
+	at              []int32   // position → column in that order, nil where the two are one
+
+	kernel bool // the column quantizer of package kernels computes this grid
+	ranges *kernels.Columns
+	added  []float64 // by position: diagonal of the damped statistic less that of H, 0 for a dead column
+
 	groups        int
 	tables        []fitted // [group][32]
 	scale, zero   [lanes]float32
-	deq           [lanes]float32
 	values, extra []float32 // one group of one channel
 	lossLane      [lanes]float64
 }
@@ -124,6 +144,22 @@ func newSlabWork(p *Prepared) *slabWork {
 		dead: make([]bool, p.n), values: make([]float32, g), extra: make([]float32, g),
 	}
 	s.tables = make([]fitted, s.groups*lanes)
+	s.kernel = p.o.Parity != ParityCompressedTensors
+	s.ranges = kernels.NewColumns(lanes)
+	s.loads, s.delta, s.y = make([]float32, p.n*lanes), make([]float32, p.n*lanes), make([]float32, p.n*lanes)
+	if p.frame() == nil {
+		s.at = p.perm
+	}
+	if p.added != nil {
+		s.added = make([]float64, p.n)
+		for c, v := range p.added {
+			at := c
+			if p.inv != nil {
+				at = int(p.inv[c])
+			}
+			s.added[at] = v
+		}
+	}
 	for _, c := range p.dead {
 		at := c
 		if p.inv != nil {
@@ -177,19 +213,12 @@ func (s *slabWork) solve(r *Result, w []float32, r0, r1 int, t *tally) {
 func (s *slabWork) load(w []float32, r0, r1 int) {
 	p := s.p
 	zeroDead := p.o.Parity != ""
-	if r1-r0 < lanes {
-		clear(s.slab)
-	}
-	for l := range r1 - r0 {
-		row := w[(r0+l)*p.n : (r0+l+1)*p.n]
-		if p.perm == nil {
-			for c, v := range row {
-				s.slab[c*lanes+l] = v
-			}
-		} else {
-			for at, c := range p.perm {
-				s.slab[at*lanes+l] = row[c]
-			}
+	turn(s.loads, s.y, w, p.n, r0, r1, p.frame())
+	if s.at == nil {
+		copy(s.slab, s.loads)
+	} else {
+		for at, c := range s.at {
+			copy(s.slab[at*lanes:(at+1)*lanes], s.loads[int(c)*lanes:])
 		}
 	}
 	if zeroDead {
@@ -223,34 +252,87 @@ func (s *slabWork) fitStatic(w []float32, r0, r1 int, t *tally) {
 
 // fitDynamic takes the range of the group that starts at a position from the slab as it stands.
 func (s *slabWork) fitDynamic(at, r0, r1 int, t *tally) {
-	p := s.p
-	g := p.o.groupSize(p.n)
-	end := min(at+g, p.n)
-	k := int(p.position[at])
-	var lo, hi [lanes]float32
-	for c := at; c < end; c++ {
-		col := s.slab[c*lanes : (c+1)*lanes]
-		for l, v := range col {
-			if v < lo[l] {
-				lo[l] = v
-			}
-			if v > hi[l] {
-				hi[l] = v
-			}
-		}
-	}
+	end := min(at+s.p.o.groupSize(s.p.n), s.p.n)
+	s.fitRun(s.slab[at*lanes:end*lanes], int(s.p.position[at]), r0, r1, t)
+}
+
+// fitRun fits group k to the values x [columns][32].
+func (s *slabWork) fitRun(x []float32, k, r0, r1 int, t *tally) {
+	columns := len(x) / lanes
+	s.ranges.Reset(lanes)
+	s.ranges.Add(nil, kernels.RowsF32(x, columns, lanes))
+	var least, most [lanes]float32
+	s.ranges.Values(nil, least[:], most[:])
 	for l := range r1 - r0 {
 		f := &s.tables[k*lanes+l]
-		*f = fitted{lo: lo[l], hi: hi[l]}
-		x := s.values[:end-at]
+		*f = fitted{}
+		if least[l] < 0 {
+			f.lo = least[l]
+		}
+		if most[l] > 0 {
+			f.hi = most[l]
+		}
+		values := s.values[:columns]
 		if s.grid.mse > 0 {
-			for c := range x {
-				x[c] = s.slab[(at+c)*lanes+l]
+			for c := range values {
+				values[c] = x[c*lanes+l]
 			}
 		}
-		s.grid.fitRange(f, x, s.extra)
+		s.grid.fitRange(f, values, s.extra)
 		t.note(f, r0+l, k)
 	}
+}
+
+// round rounds channels r0..r1 to nearest, without feedback, and leaves w−q in s.delta.
+func (s *slabWork) round(w []float32, r0, r1 int, t *tally) {
+	p := s.p
+	turn(s.loads, s.y, w, p.n, r0, r1, p.frame())
+	g := p.o.groupSize(p.n)
+	var scale, zero, e [lanes]float32
+	var codes [lanes]uint8
+	for k := range s.groups {
+		c0, c1 := k*g, min((k+1)*g, p.n)
+		s.fitRun(s.loads[c0*lanes:c1*lanes], k, r0, r1, t)
+		for l := range lanes {
+			f := &s.tables[k*lanes+l]
+			scale[l], zero[l] = f.scale, f.zero
+		}
+		for c := c0; c < c1; c++ {
+			kernels.QuantizeColumn(codes[:], s.delta[c*lanes:], e[:], s.loads[c*lanes:], scale[:], zero[:], s.grid.maxq, 1)
+		}
+	}
+	s.subtract(r1 - r0)
+}
+
+// subtract makes s.delta = s.loads − s.delta; lanes beyond the last channel, which have no scale, become zero.
+func (s *slabWork) subtract(channels int) {
+	subtract(s.delta, s.loads)
+	if channels < lanes {
+		for c := 0; c < len(s.delta); c += lanes {
+			clear(s.delta[c+channels : c+lanes])
+		}
+	}
+}
+
+// figures takes the error figures of the slab that was just solved.
+func (s *slabWork) figures(e *errorForms, f *figures, r0, r1 int) {
+	s.subtract(r1 - r0)
+	if !f.exact {
+		v := s.lossLane
+		for at := range s.p.n {
+			c := at
+			if s.at != nil {
+				c = int(s.at[at])
+			}
+			if a := s.added[at]; a != 0 {
+				for l, x := range s.delta[c*lanes : (c+1)*lanes] {
+					v[l] -= float64(float64(x) * float64(x) * a)
+				}
+			}
+		}
+		copy(f.err[r0:r1], v[:])
+	}
+	e.note(f, r0, s.loads, s.delta, s.y)
 }
 
 // note counts what is worth counting and finds scales that do not fit their type.
@@ -274,11 +356,23 @@ func (s *slabWork) quantize(at, i int) {
 	col := s.slab[at*lanes : (at+1)*lanes]
 	codes := s.codes[at*lanes : (at+1)*lanes]
 	e := s.e[i*lanes : (i+1)*lanes]
-	for l, v := range col {
-		q := s.grid.quantize(v, s.scale[l], s.zero[l])
-		codes[l] = uint8(q)
-		s.deq[l] = float32(s.scale[l] * (q - s.zero[l]))
-		e[l] = (v - s.deq[l]) * inv
+	c := at
+	if s.at != nil {
+		c = int(s.at[at])
+	}
+	deq := s.delta[c*lanes : (c+1)*lanes]
+	if s.kernel {
+		kernels.QuantizeColumn(codes, deq, e, col, s.scale[:], s.zero[:], s.grid.maxq, 1)
+		for l := range e {
+			e[l] *= inv
+		}
+	} else {
+		for l, v := range col {
+			q := s.grid.quantize(v, s.scale[l], s.zero[l])
+			codes[l] = uint8(q)
+			deq[l] = float32(s.scale[l] * (q - s.zero[l]))
+			e[l] = (v - deq[l]) * inv
+		}
 	}
 	if s.dead[at] && p.o.Parity == "" {
 		return
