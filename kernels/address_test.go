@@ -36,9 +36,9 @@ func TestFetchedAddressesStayInsideTheirMemory(t *testing.T) {
 			memory = w.lanes
 			GEMM(nil, GEMMJob{X: RowsF32(x, m, k), W: w, Y: y})
 		}
-		q := PackQuadForm(nil, nil, make([]float32, k*k), k, 0, k)
+		q := PackForm(nil, make([]float32, k*k), k, 0, k, nil)
 		memory = q.lanes
-		q.Sums(nil, make([]float64, m), RowsF32(x, m, k))
+		q.Values(new([SlabWidth]float64), make([]float32, k*SlabWidth), make([]float32, k*SlabWidth))
 	}
 	if calls == 0 {
 		t.Error("nothing was watched")
