@@ -253,7 +253,7 @@ func (p *Prepared) account(ctx context.Context, pool *kernels.Pool, r *Result, w
 		return err
 	}
 	g := &GuardRecord{SolverError: *r.Record.OutputError}
-	if err := p.roundedError(ctx, pool, w, r.Out, g); err != nil {
+	if err := p.roundedError(ctx, pool, w, r.Out, f.err, g); err != nil {
 		return err
 	}
 	r.Record.Guard = g
@@ -274,20 +274,25 @@ func (p *Prepared) account(ctx context.Context, pool *kernels.Pool, r *Result, w
 	return nil
 }
 
-// roundedError completes g with the error of rounding to nearest. It goes slab after slab and stops when the error
-// exceeds the solver's.
-func (p *Prepared) roundedError(ctx context.Context, pool *kernels.Pool, w []float32, out int, g *GuardRecord) error {
+// roundedError completes g with the error of rounding to nearest. It goes slab after slab, those of the solver's largest
+// errors first, and stops when the sum exceeds the solver's: no channel adds a negative error, so the rest cannot matter.
+func (p *Prepared) roundedError(ctx context.Context, pool *kernels.Pool, w []float32, out int, solver []float64, g *GuardRecord) error {
 	e := p.quadForms(pool)
 	limit := g.SolverError / e.scale()
 	slabs := (out + lanes - 1) / lanes
+	order, weight := make([]int, slabs), make([]float64, slabs)
+	for t := range order {
+		order[t], weight[t] = t, sum(solver[t*lanes:min((t+1)*lanes, out)])
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(weight[b], weight[a]) })
 	tallies := make([]tally, slabs)
-	sums := make([]float64, out)
+	sums := make([]float64, slabs)
 	work := make([]*slabWork, pool.Threads())
 	step := 2 * pool.Threads()
 	var total float64
 	for t0 := 0; t0 < slabs; t0 += step {
-		t1 := min(t0+step, slabs)
-		pool.Do(t1-t0, func(worker, i int) {
+		now := order[t0:min(t0+step, slabs)]
+		pool.Do(len(now), func(worker, i int) {
 			if ctx.Err() != nil {
 				return
 			}
@@ -295,22 +300,22 @@ func (p *Prepared) roundedError(ctx context.Context, pool *kernels.Pool, w []flo
 				work[worker] = newSlabWork(p)
 			}
 			s := work[worker]
-			r0, r1 := (t0+i)*lanes, min((t0+i+1)*lanes, out)
-			s.round(w, r0, r1, &tallies[t0+i])
+			r0, r1 := now[i]*lanes, min((now[i]+1)*lanes, out)
+			s.round(w, r0, r1, &tallies[now[i]])
 			var v [lanes]float64
 			e.whole.Values(&v, s.delta, s.y)
-			copy(sums[r0:r1], v[:])
+			sums[now[i]] = sum(v[:r1-r0])
 		})
 		if ctx.Err() != nil {
 			return fmt.Errorf("rounding %s [%d,%d]: %w", p.h.Site, out, p.n, context.Cause(ctx))
 		}
-		for t := t0; t < t1; t++ {
+		for i, t := range now {
 			if err := tallies[t].err; err != nil {
 				err.Site = p.h.Site
 				return err
 			}
-			total += sum(sums[t*lanes : min((t+1)*lanes, out)])
-			if total > limit && t+1 < slabs {
+			total += sums[t]
+			if total > limit && t0+i+1 < slabs {
 				g.RTNError = total * e.scale()
 				return nil
 			}
