@@ -58,6 +58,7 @@ type job struct {
 	Method      string
 	Format      string
 	Ignore      []string
+	NoPrecheck  bool // random weights predict nothing
 }
 
 func ptr[T any](v T) *T { return &v }
@@ -75,6 +76,9 @@ func (j job) recipe() *engine.Recipe {
 		if f.v != "" {
 			*f.to = ptr(f.v)
 		}
+	}
+	if j.NoPrecheck {
+		r.Precheck = ptr(false)
 	}
 	if j.ExpertBatch > 0 {
 		r.ExpertBatch = &j.ExpertBatch

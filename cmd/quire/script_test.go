@@ -18,6 +18,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -194,21 +195,34 @@ func signalled(ts *testscript.TestScript, args []string) error {
 	}
 	var said strings.Builder
 	told := false
+	signals := map[string]os.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT}
+	gone := make(chan struct{})
+	var again sync.WaitGroup
 	sc := bufio.NewScanner(out)
 	for sc.Scan() {
 		fmt.Fprintln(&said, sc.Text())
 		if !told && strings.Contains(sc.Text(), `"kind":"stage"`) {
 			told = true
-			for i, s := range strings.Split(args[0], ",") {
-				if i > 0 {
-					time.Sleep(30 * time.Millisecond) // the first one is being heard
-				}
-				if err := cmd.Process.Signal(map[string]os.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT}[s]); err != nil {
-					return err
-				}
+			first, second, _ := strings.Cut(args[0], ",")
+			if err := cmd.Process.Signal(signals[first]); err != nil {
+				return err
+			}
+			if second != "" {
+				again.Go(func() {
+					for { // until the one that comes after the first was heard
+						select {
+						case <-gone:
+							return
+						case <-time.After(10 * time.Millisecond):
+							_ = cmd.Process.Signal(signals[second]) // it may be gone
+						}
+					}
+				})
 			}
 		}
 	}
+	close(gone)
+	again.Wait()
 	got := exitOf(cmd.Wait())
 	setExit(ts, got)
 	if !told || got != want {
