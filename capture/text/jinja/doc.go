@@ -4,7 +4,8 @@
 // It promises the same text as that environment, byte for byte, for what chat templates use: Python's numbers, their
 // printing, string methods and slices, ordered dictionaries, the filters, tests and statements of the tables in filters.go, tests.go and
 // parse.go. What it does not know it refuses when a template is compiled (statements) or reached (filters, methods), by
-// name; it never skips anything. Inheritance, imports and inclusion are refused. Output and loops are bounded, and no
+// name; it never skips anything. Inheritance, imports and inclusion are refused. Output, values, depth and steps are bounded
+// (operators.go, eval.go), and no
 // template can reach files, clocks or Go values.
 //
 //	source ──lex──▶ tokens (whitespace control resolved) ──parse──▶ tree ──Render──▶ text, generation spans

@@ -37,11 +37,14 @@ type run struct {
 	spans [][2]int
 	depth int
 	steps int
+	level int // of nested expressions
+	made  int // bytes of values made so far
 }
 
 const (
-	maxCalls = 500        // nested macro calls and loops
-	maxSteps = 20_000_000 // statements and expressions of one rendering
+	maxCalls = 500       // nested macro calls and loops
+	maxSteps = 4_000_000 //  statements and expressions of one rendering
+	maxLevel = 10_000    // expressions inside expressions
 )
 
 var (
@@ -52,6 +55,24 @@ var (
 func (r *run) tick() error {
 	if r.steps++; r.steps > maxSteps {
 		return errors.New("the template runs too long")
+	}
+	return nil
+}
+
+// charge counts the bytes of a new value.
+func (r *run) charge(v any) error {
+	switch v := v.(type) {
+	case string:
+		r.made += len(v)
+	case *List:
+		r.made += 16 * len(v.Items)
+	case *Tuple:
+		r.made += 16 * len(v.Items)
+	case *Dict:
+		r.made += 64 * v.Len()
+	}
+	if r.made > maxMade {
+		return errTooMuch
 	}
 	return nil
 }
@@ -71,6 +92,9 @@ func (r *run) captured(f func() error) (string, error) {
 	err := f()
 	s := r.out.String()
 	r.out = outer
+	if err == nil {
+		err = r.charge(s)
+	}
 	return s, err
 }
 
@@ -521,7 +545,7 @@ func (r *run) eval(x expr, sc *scope) (any, error) {
 	if err := r.tick(); err != nil {
 		return nil, err
 	}
-	switch x := x.(type) {
+	switch x := x.(type) { // what makes no value of its own
 	case constExpr:
 		return x.v, nil
 	case nameExpr:
@@ -529,6 +553,25 @@ func (r *run) eval(x expr, sc *scope) (any, error) {
 			return v, nil
 		}
 		return Undefined{name: "'" + x.name + "'"}, nil
+	}
+	if r.level++; r.level > maxLevel {
+		return nil, fmt.Errorf("RecursionError: an expression nested deeper than %d", maxLevel)
+	}
+	v, err := r.evaluate(x, sc)
+	r.level--
+	if err != nil {
+		return nil, err
+	}
+	switch x.(type) {
+	case attrExpr, itemExpr, condExpr, logicExpr:
+		return v, nil
+	}
+	return v, r.charge(v)
+}
+
+// evaluate computes an expression that has parts.
+func (r *run) evaluate(x expr, sc *scope) (any, error) {
+	switch x := x.(type) {
 	case listExpr:
 		items, err := r.evalAll(x.items, sc)
 		return &List{items}, err

@@ -77,10 +77,13 @@ func filterBatch(_ *run, v any, a args) (any, error) {
 		return nil, errors.New("ValueError: batch needs a positive size")
 	}
 	fill := a.param(1, "fill_with", nil)
+	if fill != nil && n > maxItems {
+		return nil, errTooLarge
+	}
 	out := &List{}
 	for chunk := range slices.Chunk(items, int(min(n, int64(len(items)+1)))) {
 		row := append([]any{}, chunk...)
-		for fill != nil && int64(len(row)) < n && len(row) < 1<<20 {
+		for fill != nil && int64(len(row)) < n {
 			row = append(row, fill)
 		}
 		out.Items = append(out.Items, &List{row})
@@ -227,6 +230,9 @@ func filterInt(_ *run, v any, a args) (any, error) {
 	}
 	if s, ok := v.(string); ok {
 		s = strings.ReplaceAll(strings.TrimFunc(s, isPySpace), "_", "")
+		if len(s) > maxDigits { // Python refuses such text, and the filter gives its default
+			return def, nil
+		}
 		if base >= 2 && base <= 36 || base == 0 {
 			if base != 10 && base != 0 {
 				s = strings.TrimPrefix(strings.TrimPrefix(strings.ToLower(s), "0x"), "0b")
@@ -334,7 +340,10 @@ func filterIndent(_ *run, v any, a args) (any, error) {
 	case string:
 		pad = w
 	case int64:
-		pad = strings.Repeat(" ", int(max(0, min(w, 1<<16))))
+		if w > maxText {
+			return nil, errTooLarge
+		}
+		pad = strings.Repeat(" ", int(max(0, w)))
 	default:
 		return nil, typeError("width must be a number or a string")
 	}

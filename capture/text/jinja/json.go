@@ -66,6 +66,9 @@ func readJSON(d *json.Decoder, depth int) (any, error) {
 	case json.Number:
 		s := string(t)
 		if !strings.ContainsAny(s, ".eE") {
+			if len(s) > maxDigits {
+				return nil, fmt.Errorf("a number of %d digits", len(s))
+			}
 			if b, ok := new(big.Int).SetString(s, 10); ok {
 				return normInt(b), nil
 			}
@@ -94,7 +97,10 @@ func filterToJSON(_ *run, v any, a args) (any, error) {
 	switch in := a.param(1, "indent", nil).(type) {
 	case nil:
 	case int64:
-		st.indented, st.indent, st.item = true, strings.Repeat(" ", int(max(0, min(in, 64)))), ","
+		if in > maxText {
+			return nil, errTooLarge
+		}
+		st.indented, st.indent, st.item = true, strings.Repeat(" ", int(max(0, in))), ","
 	case string:
 		st.indented, st.indent, st.item = true, in, ","
 	default:
@@ -119,6 +125,9 @@ func (st jsonStyle) line(b *strings.Builder, level int) {
 		b.WriteByte('\n')
 		for range level {
 			b.WriteString(st.indent)
+			if b.Len() > maxText {
+				panic(tooMuch{errTooLarge})
+			}
 		}
 	}
 }

@@ -65,7 +65,13 @@ type lexer struct {
 	line        int
 }
 
+// maxSource bounds a template; the longest published ones have some 50 KB.
+const maxSource = 1 << 20
+
 func lex(src string) ([]token, error) {
+	if len(src) > maxSource {
+		return nil, &SyntaxError{Line: 1, Msg: fmt.Sprintf("a template of %d bytes, more than %d", len(src), maxSource)}
+	}
 	src = strings.ReplaceAll(strings.ReplaceAll(src, "\r\n", "\n"), "\r", "\n")
 	src = strings.TrimSuffix(src, "\n")
 	l := &lexer{src: src, lineStart: true, line: 1}
@@ -263,6 +269,9 @@ func (l *lexer) expression(end string, endKind tokenKind) error {
 }
 
 func parseNumber(s string) (any, error) {
+	if len(s) > maxDigits {
+		return nil, fmt.Errorf("a number of %d digits", len(s))
+	}
 	s = strings.ReplaceAll(s, "_", "")
 	lower := strings.ToLower(s)
 	if !strings.HasPrefix(lower, "0x") && strings.ContainsAny(lower, ".e") {

@@ -204,7 +204,7 @@ func pad(s string, width int, fill string, align byte, center bool) (any, error)
 	if n <= 0 {
 		return s, nil
 	}
-	if n > maxText/8 {
+	if n > maxText/8 { // the fill may have several bytes
 		return nil, errTooLarge
 	}
 	left := 0
@@ -476,7 +476,10 @@ func init() {
 			if err != nil {
 				return nil, err
 			}
-			n := int(min(w, maxText/8)) - utf8.RuneCountInString(s)
+			if w > maxText {
+				return nil, errTooLarge
+			}
+			n := int(w) - utf8.RuneCountInString(s)
 			if n <= 0 {
 				return s, nil
 			}

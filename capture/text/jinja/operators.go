@@ -7,10 +7,19 @@ import (
 	"strings"
 )
 
-// maxText bounds a string or list that a template makes.
-const maxText = 64 << 20
+// Bounds of what a template makes: bytes of one text, items of one list, digits of one number (Python's own), and bytes of all values
+// of one rendering together.
+const (
+	maxText   = 16 << 20
+	maxItems  = 1 << 20
+	maxDigits = 4300
+	maxMade   = 256 << 20
+)
 
-var errTooLarge = errors.New("the template makes a value of more than 64 MiB")
+var (
+	errTooLarge = errors.New("the template makes a value of more than 16 MiB, a million items or 4,300 digits")
+	errTooMuch  = errors.New("the template makes values of more than 256 MiB together")
+)
 
 func binary(op string, a, b any) (any, error) {
 	switch op {
@@ -25,10 +34,16 @@ func binary(op string, a, b any) (any, error) {
 			}
 		case *List:
 			if y, ok := b.(*List); ok {
+				if len(x.Items)+len(y.Items) > maxItems {
+					return nil, errTooLarge
+				}
 				return &List{append(append([]any{}, x.Items...), y.Items...)}, nil
 			}
 		case *Tuple:
 			if y, ok := b.(*Tuple); ok {
+				if len(x.Items)+len(y.Items) > maxItems {
+					return nil, errTooLarge
+				}
 				return &Tuple{append(append([]any{}, x.Items...), y.Items...)}, nil
 			}
 		}
@@ -160,7 +175,7 @@ func repeat(v, n any) (any, bool, error) {
 		return strings.Repeat(x, int(count)), true, nil
 	case *List, *Tuple:
 		items, _ := iterate(x)
-		if int64(len(items)) > 0 && count > 1<<20/int64(len(items)) {
+		if int64(len(items)) > 0 && count > maxItems/int64(len(items)) {
 			return nil, true, errTooLarge
 		}
 		var out []any

@@ -31,7 +31,16 @@ type Output struct {
 }
 
 // Render runs the template over variables. now is what strftime_now sees.
-func (t *Template) Render(vars map[string]any, now time.Time) (*Output, error) {
+func (t *Template) Render(vars map[string]any, now time.Time) (out *Output, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			too, ok := p.(tooMuch)
+			if !ok {
+				panic(p)
+			}
+			out, err = nil, too.error
+		}
+	}()
 	r := &run{}
 	r.out = &r.root
 	globals := &scope{vars: globals(now)}

@@ -265,50 +265,83 @@ func strRepr(s string) string {
 }
 
 func repr(v any) string {
-	join := func(items []any) string {
-		parts := make([]string, len(items))
+	var b strings.Builder
+	writeRepr(&b, v, 0)
+	return b.String()
+}
+
+// tooMuch ends a rendering from a place that has no error to give: Render turns it into one.
+type tooMuch struct{ error }
+
+// maxNested bounds how deep a value may be nested where it is walked, and maxEqual how many pairs one comparison looks at: a value may
+// hold another one twice, so a few statements make one that takes for ever to walk.
+const (
+	maxNested = 1000
+	maxEqual  = 4 << 20
+)
+
+func writeRepr(b *strings.Builder, v any, level int) {
+	if level > maxNested || b.Len() > maxText {
+		panic(tooMuch{errTooLarge})
+	}
+	join := func(items []any) {
 		for i, it := range items {
-			parts[i] = repr(it)
+			if i > 0 {
+				b.WriteString(", ")
+			}
+			writeRepr(b, it, level+1)
 		}
-		return strings.Join(parts, ", ")
 	}
 	switch v := v.(type) {
 	case nil:
-		return "None"
+		b.WriteString("None")
 	case bool:
 		if v {
-			return "True"
+			b.WriteString("True")
+		} else {
+			b.WriteString("False")
 		}
-		return "False"
 	case int64:
-		return strconv.FormatInt(v, 10)
+		b.WriteString(strconv.FormatInt(v, 10))
 	case *big.Int:
-		return v.String()
+		b.WriteString(v.String())
 	case float64:
-		return floatRepr(v)
+		b.WriteString(floatRepr(v))
 	case string:
-		return strRepr(v)
+		b.WriteString(strRepr(v))
 	case Undefined:
-		return "Undefined"
+		b.WriteString("Undefined")
 	case *List:
-		return "[" + join(v.Items) + "]"
+		b.WriteByte('[')
+		join(v.Items)
+		b.WriteByte(']')
 	case *Tuple:
+		b.WriteByte('(')
+		join(v.Items)
 		if len(v.Items) == 1 {
-			return "(" + repr(v.Items[0]) + ",)"
+			b.WriteByte(',')
 		}
-		return "(" + join(v.Items) + ")"
+		b.WriteByte(')')
 	case *Dict:
-		parts := make([]string, v.Len())
-		for i := range parts {
-			parts[i] = repr(v.keys[i]) + ": " + repr(v.vals[i])
+		b.WriteByte('{')
+		for i, k := range v.keys {
+			if i > 0 {
+				b.WriteString(", ")
+			}
+			writeRepr(b, k, level+1)
+			b.WriteString(": ")
+			writeRepr(b, v.vals[i], level+1)
 		}
-		return "{" + strings.Join(parts, ", ") + "}"
+		b.WriteByte('}')
 	case *Namespace:
-		return "<Namespace " + repr(v.d) + ">"
+		b.WriteString("<Namespace ")
+		writeRepr(b, v.d, level+1)
+		b.WriteByte('>')
 	case *Func:
-		return "<function " + v.name + ">"
+		b.WriteString("<function " + v.name + ">")
+	default:
+		fmt.Fprintf(b, "<%s>", typeName(v))
 	}
-	return fmt.Sprintf("<%s>", typeName(v))
 }
 
 // iterate gives the items of an iterable.
@@ -363,6 +396,15 @@ func asNumber(v any) (i *big.Int, f float64, isFloat, ok bool) {
 }
 
 func equals(a, b any) bool {
+	left := maxEqual
+	return equalTo(a, b, &left, 0)
+}
+
+// equalTo is equals with the number of pairs left to look at.
+func equalTo(a, b any, left *int, level int) bool {
+	if *left--; *left < 0 || level > maxNested {
+		panic(tooMuch{errTooLarge})
+	}
 	ia, fa, floatA, okA := asNumber(a)
 	ib, fb, floatB, okB := asNumber(b)
 	if okA && okB {
@@ -376,7 +418,7 @@ func equals(a, b any) bool {
 			return false
 		}
 		for i := range x {
-			if !equals(x[i], y[i]) {
+			if !equalTo(x[i], y[i], left, level+1) {
 				return false
 			}
 		}
@@ -404,7 +446,7 @@ func equals(a, b any) bool {
 		}
 		for i, k := range a.keys {
 			v, ok := d.Get(k)
-			if !ok || !equals(a.vals[i], v) {
+			if !ok || !equalTo(a.vals[i], v, left, level+1) {
 				return false
 			}
 		}
@@ -431,7 +473,7 @@ func compare(a, b any) (int, error) {
 	}
 	seq := func(x, y []any) (int, error) {
 		for i := range min(len(x), len(y)) {
-			if !equals(x[i], y[i]) {
+			if !equals(x[i], y[i]) { // which bounds the depth as well
 				return compare(x[i], y[i])
 			}
 		}
