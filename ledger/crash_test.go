@@ -382,6 +382,7 @@ func (v *victimProcess) end() error {
 
 // TestKill kills a writing process at random moments, those of creation and of opening among them.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	r := seed(t)
 	dir, w := "", (*witness)(nil)
 	n, acks := rounds(12, 300), 0
@@ -410,6 +411,7 @@ func TestKill(t *testing.T) {
 
 // TestFailpoints kills at every instant between two effects on disk.
 func TestFailpoints(t *testing.T) {
+	t.Parallel()
 	tried := 0
 	for _, name := range ledger.Failpoints() {
 		for _, count := range []int{1, 2, 7} {

@@ -350,9 +350,9 @@ func TestBitFlips(t *testing.T) {
 	files := slices.Sorted(maps.Keys(regions))
 	for _, class := range slices.Sorted(maps.Keys(bits)) {
 		classes[class] = &tally{}
-		quota := int64(rounds(10, 300))
+		quota := int64(rounds(10, 250))
 		if leads := !strings.Contains(class, "value in table") && !strings.Contains(class, "unused") && class != "LOCK" && !strings.HasPrefix(class, "HEAD"); long() && leads {
-			quota = 1500 // all, but of the largest classes every so many
+			quota = 1100 // all, but of the largest classes every so many
 		}
 		step := max(1, bits[class]/quota)
 		if step > 1 && step%2 == 0 {

@@ -33,6 +33,7 @@ var mounts = sync.OnceValue(func() error {
 // TestDiskFull runs a scenario on file systems of growing size, so that each of its writes is once the one that does not
 // fit: what was acknowledged stays, the error names the bytes needed, and after room is made work goes on.
 func TestDiskFull(t *testing.T) {
+	t.Parallel()
 	if leftOut(t, mounts()) {
 		return
 	}
@@ -164,6 +165,7 @@ func TestFullThenRoom(t *testing.T) {
 // TestPowerCut cuts the power under a writing process. Package powercut says what it
 // needs.
 func TestPowerCut(t *testing.T) {
+	t.Parallel()
 	if leftOut(t, powercut.Available()) {
 		return
 	}

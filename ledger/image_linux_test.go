@@ -49,7 +49,7 @@ func imageOf(dir string, log *writelog.Log, at int, seed uint64, rules writelog.
 func TestCrashImages(t *testing.T) {
 	r := seed(t)
 	base := r.Uint64() | 3                        // the first log is one of large transactions
-	logs, images := rounds(1, 8), rounds(60, 500) // images of each log
+	logs, images := rounds(1, 8), rounds(30, 400) // images of each log
 	type work struct {
 		log   *writelog.Log
 		at    int
