@@ -181,14 +181,15 @@ func cutRows(r0, r1, h int, tiles func(r, high, count int)) {
 // blockProduct joins AᵀB with a float64 C [row][32]: columns r0..r1 of a sliced
 // operand and one panel. c is the element of row r0. The panel behind b, if there is one, is fetched meanwhile.
 func blockProduct(t *microTable, f *[maxHeight + 1]microKernel, steps int, a []uint32, r0, r1 int, b []uint32, c *float64) {
-	pf, ahead := lanePtr(b, 0), 0
+	var next []uint32
 	if len(b) >= 2*panelWidth*steps {
-		pf, ahead = lanePtr(b, panelWidth*steps), t.fetchStep(4*panelWidth*steps, steps*ceilDiv(r1-r0, t.slice))
+		next = b[panelWidth*steps : 2*panelWidth*steps]
 	}
+	ahead, fetched := t.fetchStep(4*len(next), steps*ceilDiv(r1-r0, t.slice)), 0 // bytes
 	cutRows(r0, r1, t.slice, func(r, high, count int) {
 		at := lanePtr(a, r/t.slice*t.slice*steps+r%t.slice)
 		out := (*float32)(unsafe.Pointer(advance(c, 8*(r-r0)*panelWidth)))
-		f[high](steps, at, t.slice, lanePtr(b, 0), steps*panelWidth/2, out, panelWidth, modeAdd64, count, pf, ahead)
-		pf = advance(pf, ahead*steps*count*t.passes)
+		f[high](steps, at, t.slice, lanePtr(b, 0), steps*panelWidth/2, out, panelWidth, modeAdd64, count, fetchPtr(next, b, fetched), ahead)
+		fetched += ahead * steps * count * t.passes
 	})
 }
