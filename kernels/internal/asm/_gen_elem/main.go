@@ -15,7 +15,8 @@ import (
 
 // gen describes the vector width in use.
 type gen struct {
-	wide bool // 512 bits
+	wide   bool // 512 bits
+	flight int  // vectors that are computed side by side, step by step
 }
 
 func (g gen) bytes() int {
@@ -28,12 +29,21 @@ func (g gen) bytes() int {
 // vectors is the number of vectors that make 16 lanes.
 func (g gen) vectors() int { return 64 / g.bytes() }
 
-func (g gen) vec() reg.VecVirtual {
-	if g.wide {
-		return ZMM()
+// vec is a new vector for each one in flight.
+func (g gen) vec() bundle {
+	b := make(bundle, max(1, g.flight))
+	for i := range b {
+		if g.wide {
+			b[i] = ZMM()
+		} else {
+			b[i] = YMM()
+		}
 	}
-	return YMM()
+	return b
 }
+
+// single is the generator for values that are the same for all vectors in flight.
+func (g gen) single() gen { return gen{g.wide, 1} }
 
 // begin starts a kernel; sig is the part behind the name.
 func (g gen) begin(name, sig, doc string) {
@@ -68,26 +78,24 @@ func bits(u uint32) Mem {
 
 func f32(x float64) Mem { return bits(math.Float32bits(float32(x))) }
 
-func (g gen) load(m Op) reg.VecVirtual {
+func (g gen) load(m any) bundle {
 	v := g.vec()
-	VMOVUPS(m, v)
+	vmovups(m, v)
 	return v
 }
 
-func (g gen) param(name string) reg.VecVirtual {
+func (g gen) param(name string) bundle {
 	a, err := Param(name).Resolve()
 	if err != nil {
 		panic(err)
 	}
 	v := g.vec()
-	VBROADCASTSS(a.Addr, v)
+	vbroadcastss(a.Addr, v)
 	return v
 }
 
-// mask is the result of a comparison.
-type mask struct {
-	y, k reg.Register
-}
+// mask is the result of a comparison, for each vector in flight.
+type mask []reg.Register
 
 // Comparison predicates of VCMPPS, quiet.
 const (
@@ -98,31 +106,33 @@ const (
 )
 
 // compare gives a OP b; b may be memory.
-func (g gen) compare(op uint8, a reg.VecVirtual, b Op) mask {
-	if g.wide {
-		k := K()
-		VCMPPS(U8(op), b, a, k)
-		return mask{k: k}
+func (g gen) compare(op uint8, a bundle, b any) mask {
+	m := make(mask, len(a))
+	for i := range m {
+		if g.wide {
+			m[i] = K()
+		} else {
+			m[i] = YMM()
+		}
 	}
-	y := YMM()
-	VCMPPS(U8(op), b, a, y)
-	return mask{y: y}
+	vcmpps(U8(op), b, a, m)
+	return m
 }
 
 // choose is yes where m, else no; yes may be memory.
-func (g gen) choose(m mask, yes Op, no reg.VecVirtual) reg.VecVirtual {
+func (g gen) choose(m mask, yes any, no bundle) bundle {
 	v := g.vec()
 	if g.wide {
-		VBLENDMPS(yes, no, m.k, v)
+		vblendmps(yes, no, m, v)
 	} else {
-		VBLENDVPS(m.y, yes, no, v)
+		vblendvps(m, yes, no, v)
 	}
 	return v
 }
 
-func (g gen) and(m Op, a reg.VecVirtual) reg.VecVirtual {
+func (g gen) and(m any, a bundle) bundle {
 	v := g.vec()
-	VANDPS(m, a, v)
+	vandps(m, a, v)
 	return v
 }
 
@@ -132,10 +142,10 @@ const (
 )
 
 // horner evaluates c, highest power first.
-func (g gen) horner(c []float64, x reg.VecVirtual) reg.VecVirtual {
+func (g gen) horner(c []float64, x bundle) bundle {
 	p := g.load(f32(c[0]))
 	for _, v := range c[1:] {
-		VFMADD213PS(f32(v), x, p)
+		vfmadd213ps(f32(v), x, p)
 	}
 	return p
 }
@@ -155,199 +165,223 @@ const (
 	ln2Lo      = -2.12194440e-4
 )
 
-func (g gen) exp(x reg.VecVirtual) reg.VecVirtual {
+func (g gen) exp(x bundle) bundle {
 	c := g.load(f32(89))
-	VMINPS(x, c, c)
+	vminps(x, c, c)
 	r := g.load(f32(-104))
-	VMAXPS(c, r, r) // r = x clamped
+	vmaxps(c, r, r) // r = x clamped
 	t := g.load(f32(log2E))
-	VFMADD213PS(f32(roundMagic), r, t)
+	vfmadd213ps(f32(roundMagic), r, t)
 	k := g.vec()
-	VSUBPS(f32(roundMagic), t, k)
-	VFMADD231PS(f32(-ln2Hi), k, r)
-	VFMADD231PS(f32(-ln2Lo), k, r)
+	vsubps(f32(roundMagic), t, k)
+	vfmadd231ps(f32(-ln2Hi), k, r)
+	vfmadd231ps(f32(-ln2Lo), k, r)
 	p := g.horner(expPoly, r)
 	z := g.vec()
-	VMULPS(r, r, z)
-	VFMADD213PS(r, z, p)
-	VADDPS(f32(1), p, p)
-	VPSUBD(f32(roundMagic), t, t)
+	vmulps(r, r, z)
+	vfmadd213ps(r, z, p)
+	vaddps(f32(1), p, p)
+	vpsubd(f32(roundMagic), t, t)
 	a := g.vec()
-	VPSRAD(U8(1), t, a)
-	VPSUBD(a, t, t)
-	VPADDD(bits(127), a, a)
-	VPSLLD(U8(23), a, a)
-	VPADDD(bits(127), t, t)
-	VPSLLD(U8(23), t, t)
-	VMULPS(a, p, p)
-	VMULPS(t, p, p)
+	vpsrad(U8(1), t, a)
+	vpsubd(a, t, t)
+	vpaddd(bits(127), a, a)
+	vpslld(U8(23), a, a)
+	vpaddd(bits(127), t, t)
+	vpslld(U8(23), t, t)
+	vmulps(a, p, p)
+	vmulps(t, p, p)
 	return p
 }
 
 // logCore is k·ln2 + log(1+f).
-func (g gen) logCore(f, k reg.VecVirtual) reg.VecVirtual {
+func (g gen) logCore(f, k bundle) bundle {
 	z := g.vec()
-	VMULPS(f, f, z)
+	vmulps(f, f, z)
 	y := g.horner(logPoly, f)
-	VMULPS(f, y, y)
-	VMULPS(z, y, y)
-	VFMADD231PS(f32(ln2Lo), k, y)
-	VFMADD231PS(f32(-0.5), z, y)
-	VADDPS(y, f, y)
-	VFMADD231PS(f32(ln2Hi), k, y)
+	vmulps(f, y, y)
+	vmulps(z, y, y)
+	vfmadd231ps(f32(ln2Lo), k, y)
+	vfmadd231ps(f32(-0.5), z, y)
+	vaddps(y, f, y)
+	vfmadd231ps(f32(ln2Hi), k, y)
 	return y
 }
 
-func (g gen) log(x reg.VecVirtual) reg.VecVirtual {
+func (g gen) log(x bundle) bundle {
 	const sqrtHalf = 0x3f3504f3
 	small := g.compare(lt, x, f32(0x1p-126))
 	s := g.vec()
-	VMULPS(f32(0x1p23), x, s)
+	vmulps(f32(0x1p23), x, s)
 	u := g.choose(small, s, x)
 	zero := g.vec()
-	VXORPS(zero, zero, zero)
+	vxorps(zero, zero, zero)
 	k := g.choose(small, f32(-23), zero)
-	VPSUBD(bits(sqrtHalf), u, u)
+	vpsubd(bits(sqrtHalf), u, u)
 	e := g.vec()
-	VPSRAD(U8(23), u, e)
-	VCVTDQ2PS(e, e)
-	VADDPS(k, e, k)
+	vpsrad(U8(23), u, e)
+	vcvtdq2ps(e, e)
+	vaddps(k, e, k)
 	f := g.and(bits(0x7fffff), u)
-	VPADDD(bits(sqrtHalf), f, f)
-	VSUBPS(f32(1), f, f)
+	vpaddd(bits(sqrtHalf), f, f)
+	vsubps(f32(1), f, f)
 	r := g.logCore(f, k)
 	r = g.choose(g.compare(nlt, x, f32(math.Inf(1))), x, r)
 	r = g.choose(g.compare(lt, x, zero), bits(0x7fc00000), r)
 	return g.choose(g.compare(eq, x, zero), f32(math.Inf(-1)), r)
 }
 
-func (g gen) tanh(x reg.VecVirtual) reg.VecVirtual {
+func (g gen) tanh(x bundle) bundle {
 	a := g.and(bits(absBits), x)
 	two := g.vec()
-	VADDPS(a, a, two)
+	vaddps(a, a, two)
 	e := g.exp(two)
-	VADDPS(f32(1), e, e)
+	vaddps(f32(1), e, e)
 	q := g.load(f32(2))
-	VDIVPS(e, q, q)
+	vdivps(e, q, q)
 	r := g.load(f32(1))
-	VSUBPS(q, r, r)
+	vsubps(q, r, r)
 	z := g.vec()
-	VMULPS(a, a, z)
+	vmulps(a, a, z)
 	p := g.horner(tanhPoly, z)
-	VMULPS(z, p, p)
-	VFMADD213PS(a, a, p)
+	vmulps(z, p, p)
+	vfmadd213ps(a, a, p)
 	r = g.choose(g.compare(lt, a, f32(0.8)), p, r)
 	sign := g.and(bits(signBit), x)
-	VORPS(sign, r, r)
+	vorps(sign, r, r)
 	return r
 }
 
-func (g gen) negAbs(x reg.VecVirtual) reg.VecVirtual {
+func (g gen) negAbs(x bundle) bundle {
 	v := g.vec()
-	VORPS(bits(signBit), x, v)
+	vorps(bits(signBit), x, v)
 	return v
 }
 
-func (g gen) sigmoid(x reg.VecVirtual) reg.VecVirtual {
+// sigmoid of x. signs is where values with the sign of x are: they are loaded
+// when needed, so that nothing holds registers during exp.
+func (g gen) sigmoid(x bundle, signs any) bundle {
 	e := g.exp(g.negAbs(x))
-	zero := g.vec()
-	VXORPS(zero, zero, zero)
-	one := g.load(f32(1))
-	n := g.choose(g.compare(lt, x, zero), e, one)
-	VADDPS(one, e, e)
-	VDIVPS(e, n, n)
+	zero := g.single().vec()
+	vxorps(zero, zero, zero)
+	one := g.single().load(f32(1))
+	n := g.choose(g.compare(lt, g.load(signs), zero), e, one)
+	vaddps(one, e, e)
+	vdivps(e, n, n)
 	return n
 }
 
-func (g gen) softplus(x reg.VecVirtual) reg.VecVirtual {
+func (g gen) softplus(x bundle) bundle {
 	e := g.exp(g.negAbs(x))
 	big := g.compare(gt, e, f32(0.41421356))
 	h := g.vec()
-	VSUBPS(f32(1), e, h)
-	VMULPS(f32(0.5), h, h)
+	vsubps(f32(1), e, h)
+	vmulps(f32(0.5), h, h)
 	f := g.choose(big, h, e)
 	zero := g.vec()
-	VXORPS(zero, zero, zero)
+	vxorps(zero, zero, zero)
 	k := g.choose(big, f32(1), zero)
 	r := g.logCore(f, k)
-	VXORPS(zero, zero, zero)
-	VMAXPS(x, zero, zero)
-	VADDPS(zero, r, r)
+	vxorps(zero, zero, zero)
+	vmaxps(x, zero, zero)
+	vaddps(zero, r, r)
 	return r
 }
 
-func (g gen) silu(x reg.VecVirtual) reg.VecVirtual {
-	s := g.sigmoid(x)
-	VMULPS(s, x, s)
+func (g gen) silu(m any) bundle {
+	s := g.sigmoid(g.load(m), m)
+	x := g.load(m)
+	vmulps(s, x, s)
 	return s
 }
 
-func (g gen) geluErf(x reg.VecVirtual) reg.VecVirtual {
+func (g gen) geluErf(x bundle) bundle {
 	abs := g.and(bits(absBits), x)
 	a := g.load(f32(15))
-	VMINPS(abs, a, a)
+	vminps(abs, a, a)
 	z := g.vec()
-	VMULPS(a, a, z)
+	vmulps(a, a, z)
 	low := g.vec()
-	VXORPS(bits(signBit), z, low)
-	VFMADD231PS(a, a, low)
+	vxorps(bits(signBit), z, low)
+	vfmadd231ps(a, a, low)
 	half := g.vec()
-	VMULPS(f32(-0.5), z, half)
+	vmulps(f32(-0.5), z, half)
 	e := g.exp(half)
-	VMULPS(f32(-0.5), low, low)
-	VFMADD213PS(e, e, low) // low = low·e + e
+	vmulps(f32(-0.5), low, low)
+	vfmadd213ps(e, e, low) // low = low·e + e
 	d := g.load(f32(0.25))
-	VFMADD213PS(f32(1), a, d)
+	vfmadd213ps(f32(1), a, d)
 	t := g.load(f32(1))
-	VDIVPS(d, t, t)
+	vdivps(d, t, t)
 	p := g.horner(phiTail, t)
-	VMULPS(t, p, p)
-	VMULPS(p, low, p) // tail
+	vmulps(t, p, p)
+	vmulps(p, low, p) // tail
 	phi := g.load(f32(1))
-	VSUBPS(p, phi, phi)
+	vsubps(p, phi, phi)
 	zero := g.vec()
-	VXORPS(zero, zero, zero)
+	vxorps(zero, zero, zero)
 	phi = g.choose(g.compare(lt, x, zero), p, phi)
 	q := g.horner(phiPoly, z)
-	VFMADD213PS(f32(0.5), x, q)
+	vfmadd213ps(f32(0.5), x, q)
 	phi = g.choose(g.compare(lt, a, f32(1)), q, phi)
-	VMULPS(phi, x, phi)
+	vmulps(phi, x, phi)
 	return phi
 }
 
-func (g gen) geluTanh(x reg.VecVirtual) reg.VecVirtual {
-	v := g.vec()
-	VMULPS(x, x, v)
+func (g gen) geluTanh(m any) bundle {
+	x, v := g.load(m), g.vec()
+	vmulps(x, x, v)
 	c := g.load(f32(0.071354814))
-	VFMADD213PS(f32(1.5957691), v, c)
-	VMULPS(c, x, c)
-	s := g.sigmoid(c)
-	VMULPS(s, x, s)
+	vfmadd213ps(f32(1.5957691), v, c)
+	vmulps(c, x, c)
+	s := g.sigmoid(c, m) // |c| >= |x|: it is below zero where x is
+	x = g.load(m)
+	vmulps(s, x, s)
 	return s
 }
 
-func (g gen) relu2(x reg.VecVirtual) reg.VecVirtual {
+func (g gen) relu2(x bundle) bundle {
 	m := g.vec()
-	VXORPS(m, m, m)
-	VMAXPS(x, m, m)
-	VMULPS(m, m, m)
+	vxorps(m, m, m)
+	vmaxps(x, m, m)
+	vmulps(m, m, m)
 	return m
 }
 
 // loop runs body for every 16 elements; body gets the byte offset of the group
 // in a register. n is in elements.
-func loop(body func(i reg.GPVirtual)) {
+func loop(body func(i reg.GPVirtual)) { loops(1, func(_ int, i reg.GPVirtual) { body(i) }) }
+
+// loops runs body for groups of 16 elements, most at a time, and the rest one by one.
+func loops(most int, body func(groups int, i reg.GPVirtual)) {
 	n := Load(Param("n"), GP64())
 	SHLQ(U8(2), n)
 	i := GP64()
 	XORQ(i, i)
-	label := fmt.Sprintf("loop%d", labels)
-	labels++
-	Label(label)
-	body(i.(reg.GPVirtual))
+	label := func(what string) string { return fmt.Sprintf("%s%d", what, labels) }
+	defer func() { labels++ }()
+	if most > 1 {
+		left := GP64()
+		Label(label("many"))
+		MOVQ(n, left)
+		SUBQ(i, left)
+		CMPQ(left, U32(uint64(64*most)))
+		JB(LabelRef(label("rest")))
+		body(most, i.(reg.GPVirtual))
+		ADDQ(U32(uint64(64*most)), i)
+		JMP(LabelRef(label("many")))
+		Label(label("rest"))
+		CMPQ(i, n)
+		JAE(LabelRef(label("done")))
+	}
+	Label(label("loop"))
+	body(1, i.(reg.GPVirtual))
 	ADDQ(U8(64), i)
 	CMPQ(i, n)
-	JB(LabelRef(label))
+	JB(LabelRef(label("loop")))
+	if most > 1 {
+		Label(label("done"))
+	}
 }
 
 var labels int
@@ -359,33 +393,46 @@ func (g gen) at(p, i reg.Register, v int) Mem {
 
 func ptr(name string) reg.Register { return Load(Param(name), GP64()) }
 
-func (g gen) unary(name, doc string, f func(reg.VecVirtual) reg.VecVirtual) {
+// group is the addresses of groups times 16 elements at byte offset i of p.
+func (g gen) group(p, i reg.Register, groups int) []Mem {
+	var ms []Mem
+	for v := range groups * g.vectors() {
+		ms = append(ms, g.at(p, i, v))
+	}
+	return ms
+}
+
+// unary computes most groups of 16 at a time, as many as the registers allow.
+func (g gen) unary(name, doc string, most int, f func(g gen, m any) bundle) {
 	g.begin(name, "(dst, src *float32, n int)", doc)
 	dst, src := ptr("dst"), ptr("src")
-	loop(func(i reg.GPVirtual) {
-		for v := range g.vectors() {
-			VMOVUPS(f(g.load(g.at(src, i, v))), g.at(dst, i, v))
-		}
+	loops(most, func(groups int, i reg.GPVirtual) {
+		g.flight = groups * g.vectors()
+		vmovups(f(g, g.group(src, i, groups)), g.group(dst, i, groups))
 	})
 	g.end()
 }
 
-func (g gen) binary(name, doc string, f func(a, b reg.VecVirtual) reg.VecVirtual) {
+// ofValue is an f of unary that needs its argument once.
+func ofValue(f func(g gen, x bundle) bundle) func(gen, any) bundle {
+	return func(g gen, m any) bundle { return f(g, g.load(m)) }
+}
+
+func (g gen) binary(name, doc string, most int, f func(g gen, a, b any) bundle) {
 	g.begin(name, "(dst, a, b *float32, n int)", doc)
 	dst, a, b := ptr("dst"), ptr("a"), ptr("b")
-	loop(func(i reg.GPVirtual) {
-		for v := range g.vectors() {
-			VMOVUPS(f(g.load(g.at(a, i, v)), g.load(g.at(b, i, v))), g.at(dst, i, v))
-		}
+	loops(most, func(groups int, i reg.GPVirtual) {
+		g.flight = groups * g.vectors()
+		vmovups(f(g, g.group(a, i, groups), g.group(b, i, groups)), g.group(dst, i, groups))
 	})
 	g.end()
 }
 
 // withScalars is a unary kernel with broadcast parameters.
-func (g gen) withScalars(name, sig, doc string, params []string, f func(x reg.VecVirtual, s []reg.VecVirtual)) {
+func (g gen) withScalars(name, sig, doc string, params []string, f func(x bundle, s []bundle)) {
 	g.begin(name, sig, doc)
 	dst, x := ptr("dst"), ptr("x")
-	var s []reg.VecVirtual
+	var s []bundle
 	for _, p := range params {
 		s = append(s, g.param(p))
 	}
@@ -393,57 +440,75 @@ func (g gen) withScalars(name, sig, doc string, params []string, f func(x reg.Ve
 		for v := range g.vectors() {
 			r := g.load(g.at(x, i, v))
 			f(r, s)
-			VMOVUPS(r, g.at(dst, i, v))
+			vmovups(r, g.at(dst, i, v))
 		}
 	})
 	g.end()
 }
 
 // lanes loads the 16 lanes behind p.
-func (g gen) lanes(p reg.Register) []reg.VecVirtual {
-	var ls []reg.VecVirtual
+func (g gen) lanes(p reg.Register) []bundle {
+	var ls []bundle
 	for v := range g.vectors() {
 		ls = append(ls, g.load(Mem{Base: p, Disp: v * g.bytes()}))
 	}
 	return ls
 }
 
-func (g gen) storeLanes(p reg.Register, ls []reg.VecVirtual) {
+// joined is the vectors of several bundles as one.
+func joined(bs []bundle) bundle {
+	var all bundle
+	for _, b := range bs {
+		all = append(all, b...)
+	}
+	return all
+}
+
+// lanesAt is the addresses of the 16 lanes behind p.
+func (g gen) lanesAt(p reg.Register) []Mem {
+	var ms []Mem
+	for v := range g.vectors() {
+		ms = append(ms, Mem{Base: p, Disp: v * g.bytes()})
+	}
+	return ms
+}
+
+func (g gen) storeLanes(p reg.Register, ls []bundle) {
 	for v, l := range ls {
-		VMOVUPS(l, Mem{Base: p, Disp: v * g.bytes()})
+		vmovups(l, Mem{Base: p, Disp: v * g.bytes()})
 	}
 }
 
 func (g gen) elementwise() {
-	g.unary("Exp", "e^x.", g.exp)
-	g.unary("Log", "Natural logarithm.", g.log)
-	g.unary("Tanh", "Hyperbolic tangent.", g.tanh)
-	g.unary("Sigmoid", "1/(1+e^-x).", g.sigmoid)
-	g.unary("Softplus", "log(1+e^x).", g.softplus)
-	g.unary("SiLU", "x·sigmoid(x).", g.silu)
-	g.unary("GELUErf", "x·Φ(x).", g.geluErf)
-	g.unary("GELUTanh", "GELU, tanh form.", g.geluTanh)
-	g.unary("ReLU2", "max(x,0)².", g.relu2)
-	g.binary("SiLUMul", "SiLU(a)·b.", func(a, b reg.VecVirtual) reg.VecVirtual {
+	g.unary("Exp", "e^x.", 2, ofValue(gen.exp))
+	g.unary("Log", "Natural logarithm.", 1, ofValue(gen.log))
+	g.unary("Tanh", "Hyperbolic tangent.", 1, ofValue(gen.tanh))
+	g.unary("Sigmoid", "1/(1+e^-x).", 2, func(g gen, m any) bundle { return g.sigmoid(g.load(m), m) })
+	g.unary("Softplus", "log(1+e^x).", 1, ofValue(gen.softplus))
+	g.unary("SiLU", "x·sigmoid(x).", 2, gen.silu)
+	g.unary("GELUErf", "x·Φ(x).", 1, ofValue(gen.geluErf))
+	g.unary("GELUTanh", "GELU, tanh form.", 2, gen.geluTanh)
+	g.unary("ReLU2", "max(x,0)².", 1, ofValue(gen.relu2))
+	g.binary("SiLUMul", "SiLU(a)·b.", 2, func(g gen, a, b any) bundle {
 		s := g.silu(a)
-		VMULPS(b, s, s)
+		vmulps(b, s, s)
 		return s
 	})
-	g.binary("Add", "a+b.", func(a, b reg.VecVirtual) reg.VecVirtual { VADDPS(b, a, a); return a })
-	g.binary("Mul", "a·b.", func(a, b reg.VecVirtual) reg.VecVirtual { VMULPS(b, a, a); return a })
+	g.binary("Add", "a+b.", 1, func(g gen, a, b any) bundle { v := g.load(a); vaddps(b, v, v); return v })
+	g.binary("Mul", "a·b.", 1, func(g gen, a, b any) bundle { v := g.load(a); vmulps(b, v, v); return v })
 	g.withScalars("Scale", "(dst, x *float32, s float32, n int)", "x·s.", []string{"s"},
-		func(x reg.VecVirtual, s []reg.VecVirtual) { VMULPS(s[0], x, x) })
+		func(x bundle, s []bundle) { vmulps(s[0], x, x) })
 	g.withScalars("Div", "(dst, x *float32, s float32, n int)", "x/s.", []string{"s"},
-		func(x reg.VecVirtual, s []reg.VecVirtual) { VDIVPS(s[0], x, x) })
+		func(x bundle, s []bundle) { vdivps(s[0], x, x) })
 	g.withScalars("Clamp", "(dst, x *float32, lo, hi float32, n int)", "x limited to lo..hi.", []string{"lo", "hi"},
-		func(x reg.VecVirtual, s []reg.VecVirtual) {
-			VMAXPS(x, s[0], x)
-			VMINPS(x, s[1], x)
+		func(x bundle, s []bundle) {
+			vmaxps(x, s[0], x)
+			vminps(x, s[1], x)
 		})
 	g.withScalars("Shift", "(dst, x *float32, mean, inv float32, n int)", "(x−mean)·inv.", []string{"mean", "inv"},
-		func(x reg.VecVirtual, s []reg.VecVirtual) {
-			VSUBPS(s[0], x, x)
-			VMULPS(s[1], x, x)
+		func(x bundle, s []bundle) {
+			vsubps(s[0], x, x)
+			vmulps(s[1], x, x)
 		})
 
 	g.begin("AXPY", "(dst, x *float32, s float32, n int)", "dst = x·s + dst.")
@@ -451,8 +516,8 @@ func (g gen) elementwise() {
 	loop(func(i reg.GPVirtual) {
 		for v := range g.vectors() {
 			d := g.load(g.at(dst, i, v))
-			VFMADD231PS(g.at(x, i, v), s, d)
-			VMOVUPS(d, g.at(dst, i, v))
+			vfmadd231ps(g.at(x, i, v), s, d)
+			vmovups(d, g.at(dst, i, v))
 		}
 	})
 	g.end()
@@ -463,10 +528,10 @@ func (g gen) elementwise() {
 	loop(func(i reg.GPVirtual) {
 		for v := range g.vectors() {
 			a, b := g.vec(), g.vec()
-			VMULPS(g.at(x, i, v), inv, a)
-			VADDPS(g.at(w, i, v), off, b)
-			VMULPS(b, a, a)
-			VMOVUPS(a, g.at(dst, i, v))
+			vmulps(g.at(x, i, v), inv, a)
+			vaddps(g.at(w, i, v), off, b)
+			vmulps(b, a, a)
+			vmovups(a, g.at(dst, i, v))
 		}
 	})
 	g.end()
@@ -478,14 +543,14 @@ func (g gen) elementwise() {
 			a, b := g.load(g.at(x1, i, v)), g.load(g.at(x2, i, v))
 			c, s := g.load(g.at(cs, i, v)), g.load(g.at(sn, i, v))
 			p, q := g.vec(), g.vec()
-			VMULPS(c, a, p)
-			VMULPS(s, b, q)
-			VSUBPS(q, p, p)
-			VMULPS(c, b, b)
-			VMULPS(s, a, a)
-			VADDPS(a, b, b)
-			VMOVUPS(p, g.at(x1, i, v))
-			VMOVUPS(b, g.at(x2, i, v))
+			vmulps(c, a, p)
+			vmulps(s, b, q)
+			vsubps(q, p, p)
+			vmulps(c, b, b)
+			vmulps(s, a, a)
+			vaddps(a, b, b)
+			vmovups(p, g.at(x1, i, v))
+			vmovups(b, g.at(x2, i, v))
 		}
 	})
 	g.end()
@@ -494,23 +559,22 @@ func (g gen) elementwise() {
 func (g gen) reductions() {
 	g.begin("ExpSub", "(dst, x *float32, m float32, lanes *float32, n int)", "dst = e^(x−m), lanes += dst.")
 	dst, x, m, lp := ptr("dst"), ptr("x"), g.param("m"), ptr("lanes")
-	ls := g.lanes(lp)
-	loop(func(i reg.GPVirtual) {
-		for v := range g.vectors() {
-			a := g.load(g.at(x, i, v))
-			VSUBPS(m, a, a)
-			e := g.exp(a)
-			VMOVUPS(e, g.at(dst, i, v))
-			VADDPS(e, ls[v], ls[v])
-		}
+	ls := joined(g.lanes(lp))
+	loops(1, func(groups int, i reg.GPVirtual) {
+		g := gen{g.wide, g.vectors()}
+		a := g.load(g.group(x, i, groups))
+		vsubps(m, a, a)
+		e := g.exp(a)
+		vmovups(e, g.group(dst, i, groups))
+		vaddps(e, ls, ls)
 	})
-	g.storeLanes(lp, ls)
+	vmovups(ls, g.lanesAt(lp))
 	g.end()
 
-	reduce := func(name, sig, doc string, body func(x Mem, l, mean reg.VecVirtual)) {
+	reduce := func(name, sig, doc string, body func(x Mem, l, mean bundle)) {
 		g.begin(name, sig, doc)
 		x, lp := ptr("x"), ptr("lanes")
-		var mean reg.VecVirtual
+		var mean bundle
 		if name == "SumSquare" {
 			mean = g.param("mean")
 		}
@@ -523,17 +587,17 @@ func (g gen) reductions() {
 		g.storeLanes(lp, ls)
 		g.end()
 	}
-	reduce("Sum", "(x, lanes *float32, n int)", "lanes += x.", func(x Mem, l, _ reg.VecVirtual) { VADDPS(x, l, l) })
-	reduce("SumSquare", "(x *float32, mean float32, lanes *float32, n int)", "lanes += (x−mean)².", func(x Mem, l, mean reg.VecVirtual) {
+	reduce("Sum", "(x, lanes *float32, n int)", "lanes += x.", func(x Mem, l, _ bundle) { vaddps(x, l, l) })
+	reduce("SumSquare", "(x *float32, mean float32, lanes *float32, n int)", "lanes += (x−mean)².", func(x Mem, l, mean bundle) {
 		d := g.load(x)
-		VSUBPS(mean, d, d)
-		VFMADD231PS(d, d, l)
+		vsubps(mean, d, d)
+		vfmadd231ps(d, d, l)
 	})
-	reduce("Largest", "(x, lanes *float32, n int)", "lanes = max(lanes, x), NaN ignored.", func(x Mem, l, _ reg.VecVirtual) {
-		VMAXPS(l, g.load(x), l)
+	reduce("Largest", "(x, lanes *float32, n int)", "lanes = max(lanes, x), NaN ignored.", func(x Mem, l, _ bundle) {
+		vmaxps(l, g.load(x), l)
 	})
-	reduce("AbsLarge", "(x, lanes *float32, n int)", "lanes = max(lanes, |x|), NaN ignored.", func(x Mem, l, _ reg.VecVirtual) {
-		VMAXPS(l, g.and(bits(absBits), g.load(x)), l)
+	reduce("AbsLarge", "(x, lanes *float32, n int)", "lanes = max(lanes, |x|), NaN ignored.", func(x Mem, l, _ bundle) {
+		vmaxps(l, g.and(bits(absBits), g.load(x)), l)
 	})
 
 	g.begin("Extremes", "(x, lo, hi *float32, n int)", "lo = min(lo, x), hi = max(hi, x), NaN ignored.")
@@ -542,8 +606,8 @@ func (g gen) reductions() {
 	loop(func(i reg.GPVirtual) {
 		for v := range g.vectors() {
 			a := g.load(g.at(x, i, v))
-			VMINPS(los[v], a, los[v])
-			VMAXPS(his[v], a, his[v])
+			vminps(los[v], a, los[v])
+			vmaxps(his[v], a, his[v])
 		}
 	})
 	g.storeLanes(lo, los)
@@ -556,34 +620,34 @@ func (g gen) groups() {
 	codes, w := ptr("codes"), ptr("w")
 	scale, zero, maxq := g.param("scale"), g.param("zero"), g.param("maxq")
 	nought := g.vec()
-	VXORPS(nought, nought, nought)
+	vxorps(nought, nought, nought)
 	loop(func(i reg.GPVirtual) {
-		var q []reg.VecVirtual
+		var q []bundle
 		for v := range g.vectors() {
 			a := g.load(g.at(w, i, v))
-			VDIVPS(scale, a, a)
+			vdivps(scale, a, a)
 			if g.wide {
-				VRNDSCALEPS(U8(8), a, a)
+				vrndscaleps(U8(8), a, a)
 			} else {
-				VROUNDPS(U8(8), a, a)
+				vroundps(U8(8), a, a)
 			}
-			VADDPS(zero, a, a)
-			VMAXPS(nought, a, a)
-			VMINPS(maxq, a, a)
-			VCVTTPS2DQ(a, a)
+			vaddps(zero, a, a)
+			vmaxps(nought, a, a)
+			vminps(maxq, a, a)
+			vcvttps2dq(a, a)
 			q = append(q, a)
 		}
 		if g.wide {
 			x := XMM()
-			VPMOVDB(q[0], x)
-			VMOVDQU(x, Mem{Base: codes})
+			vpmovdb(q[0], x)
+			vmovdqu(x, Mem{Base: codes})
 		} else {
-			VPACKUSDW(q[1], q[0], q[0])
-			VPERMQ(U8(0xd8), q[0], q[0])
+			vpackusdw(q[1], q[0], q[0])
+			vpermq(U8(0xd8), q[0], q[0])
 			x := XMM()
-			VEXTRACTI128(U8(1), q[0], x)
-			VPACKUSWB(x, q[0].AsX(), x)
-			VMOVDQU(x, Mem{Base: codes})
+			vextracti128(U8(1), q[0], x)
+			vpackuswb(x, q[0][0].AsX(), x)
+			vmovdqu(x, Mem{Base: codes})
 		}
 		ADDQ(U8(16), codes)
 	})
@@ -596,11 +660,11 @@ func (g gen) groups() {
 	loop(func(i reg.GPVirtual) {
 		for v := range g.vectors() {
 			a := g.vec()
-			VPMOVZXBD(Mem{Base: codes, Disp: v * g.bytes() / 4}, a)
-			VCVTDQ2PS(a, a)
-			VSUBPS(zero, a, a)
-			VMULPS(scale, a, a)
-			VMOVUPS(a, g.at(dst, i, v))
+			vpmovzxbd(Mem{Base: codes, Disp: v * g.bytes() / 4}, a)
+			vcvtdq2ps(a, a)
+			vsubps(zero, a, a)
+			vmulps(scale, a, a)
+			vmovups(a, g.at(dst, i, v))
 		}
 		ADDQ(U8(16), codes)
 	})
@@ -626,54 +690,55 @@ func (g gen) attention() {
 	m := ptr("m")
 	scale := g.param("scale")
 	s, n := ptr("s"), Load(Param("keys"), GP64())
-	var top []reg.VecVirtual
+	var top []bundle
 	for v := range row {
 		top = append(top, g.load(at(m, v)))
 	}
 	rowsLoop(s, n, func() {
 		for v := range row {
 			a := g.vec()
-			VMULPS(at(s, v), scale, a)
-			VMOVUPS(a, at(s, v))
-			VMAXPS(top[v], a, top[v])
+			vmulps(at(s, v), scale, a)
+			vmovups(a, at(s, v))
+			vmaxps(top[v], a, top[v])
 		}
 	})
 	alpha := ptr("alpha")
 	for v := range row {
 		a := g.load(at(m, v))
-		VSUBPS(top[v], a, a)
-		VMOVUPS(g.exp(a), at(alpha, v))
-		VMOVUPS(top[v], at(m, v))
+		vsubps(top[v], a, a)
+		vmovups(g.exp(a), at(alpha, v))
+		vmovups(top[v], at(m, v))
 	}
 	s, n = ptr("s"), Load(Param("keys"), GP64())
-	var sum []reg.VecVirtual
-	for range row {
-		z := g.vec()
-		VXORPS(z, z, z)
+	var sum []bundle
+	pair := gen{g.wide, 2}
+	for range row / 2 {
+		z := pair.vec()
+		vxorps(z, z, z)
 		sum = append(sum, z)
 	}
 	rowsLoop(s, n, func() {
-		for v := range row {
-			a := g.load(at(s, v))
-			VSUBPS(top[v], a, a)
-			e := g.exp(a)
-			VMOVUPS(e, at(s, v))
-			VADDPS(e, sum[v], sum[v])
+		for v := 0; v < row; v += 2 {
+			a := pair.load([]Mem{at(s, v), at(s, v+1)})
+			vsubps([]Mem{at(m, v), at(m, v+1)}, a, a) // the new maximum
+			e := pair.exp(a)
+			vmovups(e, []Mem{at(s, v), at(s, v+1)})
+			vaddps(e, sum[v/2], sum[v/2])
 		}
 	})
 	l := ptr("l")
 	for v := range row {
 		a := g.load(at(alpha, v))
-		VMULPS(at(l, v), a, a)
-		VADDPS(sum[v], a, a)
-		VMOVUPS(a, at(l, v))
+		vmulps(at(l, v), a, a)
+		vaddps(bundle{sum[v/2][v%2]}, a, a)
+		vmovups(a, at(l, v))
 	}
 	g.end()
 
 	for _, k := range []struct{ name, doc string }{{"MulRows", "o · f for every row of o, [rows][32]."}, {"DivRows", "o ÷ f for every row of o, [rows][32]."}} {
 		g.begin(k.name, "(o, f *float32, rows int)", k.doc)
 		f := ptr("f")
-		var fs []reg.VecVirtual
+		var fs []bundle
 		for v := range row {
 			fs = append(fs, g.load(at(f, v)))
 		}
@@ -682,11 +747,11 @@ func (g gen) attention() {
 			for v := range row {
 				a := g.load(at(o, v))
 				if k.name == "MulRows" {
-					VMULPS(fs[v], a, a)
+					vmulps(fs[v], a, a)
 				} else {
-					VDIVPS(fs[v], a, a)
+					vdivps(fs[v], a, a)
 				}
-				VMOVUPS(a, at(o, v))
+				vmovups(a, at(o, v))
 			}
 		})
 		g.end()
@@ -695,7 +760,7 @@ func (g gen) attention() {
 
 func main() {
 	ConstraintExpr("amd64,!noasm,!purego,gc")
-	for _, g := range []gen{{false}, {true}} {
+	for _, g := range []gen{{false, 1}, {true, 1}} {
 		g.elementwise()
 		g.reductions()
 		g.groups()
