@@ -77,16 +77,15 @@ func fill(t *testing.T, dir string) (free func()) {
 // TestDiskFullAnywhere fills the disk before one append of a run after the other: the run stops with the exit code of a run
 // that can be gone on with, and after room was made the same command ends with the same bytes.
 func TestDiskFullAnywhere(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Logf("LEFT OUT: TestDiskFullAnywhere: mounting a small file system needs root")
-		return
-	}
-	j := small(t)
-	all, want := instants(t, j)
 	disk := filepath.Join(t.TempDir(), "disk")
 	require.NoError(t, os.Mkdir(disk, 0o755))
-	require.NoError(t, unix.Mount("tmpfs", disk, "tmpfs", 0, "size=256m"))
+	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=256m"); err != nil {
+		t.Logf("LEFT OUT: TestDiskFullAnywhere: a small file system cannot be mounted: %v", err)
+		return
+	}
 	defer func() { require.NoError(t, unix.Unmount(disk, 0)) }()
+	j := small(t)
+	all, want := instants(t, j)
 	at := []string{"before decision", "before shard"}
 	if long {
 		for i := 0; i < len(all); i += 14 {
