@@ -90,6 +90,11 @@ func openBolt(path, name string, o bolt.Options) (*bolt.DB, error) {
 		}
 		return r.db, r.err
 	case <-timer.C:
-		return nil, damagedf(name, "opening did not end within %s", openTimeout)
+		go func() { // if it ends after all, the file must not stay locked
+			if r := <-done; r.db != nil {
+				_ = guarded(name, r.db.Close)
+			}
+		}()
+		return nil, fmt.Errorf("ledger: opening %s did not end within %s: the disk stalls, or a page leads in circles; `quire ledger fsck --level structure` tells which", name, openTimeout)
 	}
 }

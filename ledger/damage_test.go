@@ -522,4 +522,5 @@ func TestRollback(t *testing.T) {
 			}
 		})
 	}
+	durable(t, "newest commit taken away (older copy of ledger.db; newest file header damaged)", 2, "2 of 2 noticed through HEAD by reader, writer and fsck")
 }
