@@ -105,7 +105,7 @@ func run(args []string, size scale, out, errs io.Writer) int {
 		writeJSON(out, hello)
 	} else {
 		fmt.Fprintf(out, "level %s (detected %s), %s/%s, %d threads, OpenBLAS: %s\n", status.Level, status.Detected, runtime.GOOS, runtime.GOARCH, b.threads, b.blas.name())
-		fmt.Fprintf(out, "%-30s %3s %8s %-5s %7s %-6s %8s %5s  %s\n", "what", "thr", "ours", "unit", "share", "of", "OpenBLAS", "ratio", "target")
+		fmt.Fprintf(out, "%-30s %3s %8s %-5s %7s %-15s %8s %5s  %s\n", "what", "thr", "ours", "unit", "share", "of", "OpenBLAS", "ratio", "target")
 	}
 	b.report = func(r Result) {
 		if *asJSON {
@@ -145,5 +145,5 @@ func (r Result) row() string {
 	if r.Gated == 0 {
 		note += " (busy machine: no sample passed the gate)"
 	}
-	return strings.TrimRight(fmt.Sprintf("%-30s %3d %8.2f %-5s %7s %-6s %8s %5s  %s", r.Name, r.Threads, r.Ours, r.Unit, share, r.Limit, other, ratio, note), " ")
+	return strings.TrimRight(fmt.Sprintf("%-30s %3d %8.2f %-5s %7s %-15s %8s %5s  %s", r.Name, r.Threads, r.Ours, r.Unit, share, r.Limit, other, ratio, note), " ")
 }

@@ -46,6 +46,7 @@ type line struct {
 	unit    string // of work per second / 1e9
 	limit   string
 	peak    func() float64 // the limit, in the same unit
+	limiter *contender     // what the limit follows from, run in turn with the others, or nil
 	ours    func(p *kernels.Pool)
 	other   func() // the same by OpenBLAS, nil: it has none
 	share   float64
@@ -67,6 +68,9 @@ func (b *bench) measure(l line) {
 			them.rest = restAfter
 		}
 		cs = append(cs, them)
+	}
+	if l.limiter != nil {
+		cs = append(cs, l.limiter)
 	}
 	b.race(2*time.Second, cs...)
 	r := Result{Name: l.name, Threads: l.threads, Unit: l.unit, Ours: l.work / us.seconds() / 1e9, Gated: us.gated}

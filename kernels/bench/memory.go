@@ -6,11 +6,29 @@ import (
 	"quire/kernels"
 )
 
-// traffic is the arrays that do not fit a cache and the rates they are read and copied at.
-type traffic struct {
-	dst, src []float32
-	read     map[int]float64 // GB/s by threads
-	move     map[int]float64 // bytes read and written
+// traffic is two arrays that do not fit a cache.
+type traffic struct{ dst, src []float32 }
+
+// bytes is the size of one of them.
+func (t *traffic) bytes() float64 { return 4 * float64(len(t.src)) }
+
+const trafficPieces = 64
+
+func (t *traffic) piece(x []float32, i int) []float32 {
+	return x[i*len(x)/trafficPieces : (i+1)*len(x)/trafficPieces]
+}
+
+// reader reads one array, mover copies it.
+func (b *bench) reader(t *traffic, threads int) *contender {
+	return &contender{threads: threads, run: func() {
+		b.poolOf(threads).Do(trafficPieces, func(_, i int) { readAll(t.piece(t.src, i)) })
+	}}
+}
+
+func (b *bench) mover(t *traffic, threads int) *contender {
+	return &contender{threads: threads, run: func() {
+		b.poolOf(threads).Do(trafficPieces, func(_, i int) { kernels.Scale(t.piece(t.dst, i), t.piece(t.src, i), 1) })
+	}}
 }
 
 // memory measures what memory limits: few rows against cold weights, and
@@ -19,22 +37,14 @@ func (b *bench) memory() {
 	if !b.wanted("memory read") && !b.wanted("memory copy") && !b.anyCold() && !b.anyElement() {
 		return
 	}
-	n := of(b.scale, 32<<20, 32<<20, 64<<10)
-	t := &traffic{dst: make([]float32, n), src: make([]float32, n), read: map[int]float64{}, move: map[int]float64{}}
+	n := of(b.scale, 16<<20, 16<<20, 64<<10)
+	t := &traffic{dst: make([]float32, n), src: make([]float32, n)}
 	for i := range n {
 		t.dst[i], t.src[i] = 1, float32(i%17)-8
 	}
 	for _, threads := range b.threadCounts() {
-		bytes := 4 * float64(n)
-		t.read[threads] = b.rate(threads, bytes, func(i, pieces int) { readAll(t.src[i*n/pieces : (i+1)*n/pieces]) })
-		t.move[threads] = b.rate(threads, 2*bytes, func(i, pieces int) {
-			kernels.Scale(t.dst[i*n/pieces:(i+1)*n/pieces], t.src[i*n/pieces:(i+1)*n/pieces], 1)
-		})
-		for name, rate := range map[string]float64{"memory read": t.read[threads], "memory copy": t.move[threads]} {
-			if b.wanted(name) {
-				b.report(Result{Name: name, Threads: threads, Unit: "GB/s", Ours: rate, Gated: 1})
-			}
-		}
+		b.measure(line{name: "memory read", threads: threads, work: t.bytes(), unit: "GB/s", ours: func(*kernels.Pool) { b.reader(t, threads).run() }})
+		b.measure(line{name: "memory copy", threads: threads, work: 2 * t.bytes(), unit: "GB/s", ours: func(*kernels.Pool) { b.mover(t, threads).run() }})
 	}
 	for _, threads := range b.threadCounts() {
 		b.coldWeights(t, threads)
@@ -52,18 +62,6 @@ func readAll(x []float32) {
 		return
 	}
 	sums[0] = kernels.Sum(x)
-}
-
-// rate is the best GB/s of running f over all pieces of some large work.
-func (b *bench) rate(threads int, bytes float64, f func(i, pieces int)) float64 {
-	const pieces = 64
-	best := 0.0
-	for range of(b.scale, 12, 6, 1) {
-		start := clock(threads)
-		b.poolOf(threads).Do(pieces, func(_, i int) { f(i, pieces) })
-		best = max(best, bytes/1e9/max(1e-9, clock(threads)-start))
-	}
-	return best
 }
 
 func coldName(bf16 bool, m int) string { return fmt.Sprintf("cold weights %s m=%d", typeName(bf16), m) }
@@ -111,11 +109,9 @@ func (b *bench) coldWeights(t *traffic, threads int) {
 			l := line{name: name, threads: threads, work: bytes, unit: "GB/s", ours: func(p *kernels.Pool) { kernels.GEMM(p, jobs...) }}
 			_, flops := b.flopPeak(bf16, threads)
 			perByte := 2 * float64(m) * float64(n) * float64(k) * float64(experts) / bytes
-			l.limit = "read"
-			if flops()/perByte < t.read[threads] {
-				l.limit = "FMA"
-			}
-			l.peak = func() float64 { return min(t.read[threads], flops()/perByte) }
+			l.limiter = b.reader(t, threads)
+			l.limit = "memory or FMA"
+			l.peak = func() float64 { return min(t.bytes()/l.limiter.seconds()/1e9, flops()/perByte) }
 			if vectors() {
 				l.share = 1 / 1.3
 			}
