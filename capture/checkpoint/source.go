@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -120,9 +121,9 @@ func (s *Source) open(ctx context.Context, single string) Errors {
 	case single != "":
 		files = []string{single}
 	case present[indexName]:
-		b, err := os.ReadFile(filepath.Join(s.path, indexName))
-		if err != nil {
-			return Errors{ioError(codeIORead, indexName, err)}
+		b, bad := readSmall(s.path, indexName, maxIndex, codeIndexJSON)
+		if bad != nil {
+			return Errors{bad}
 		}
 		if index, es = parseIndex(b); len(es) > 0 {
 			return es
@@ -173,14 +174,41 @@ func (s *Source) open(ctx context.Context, single string) Errors {
 		}
 	}
 	s.sideFiles(files)
-	s.config, err = os.ReadFile(filepath.Join(s.path, configName))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return Errors{fail(codeNoConfig, s.path, "", -1, "fetch config.json of the same revision", "there is no config.json")}
-	case err != nil:
-		return Errors{ioError(codeIORead, configName, err)}
+	var bad *Error
+	if s.config, bad = readSmall(s.path, configName, maxConfig, codeConfigJSON); bad != nil {
+		if errors.Is(bad, fs.ErrNotExist) {
+			bad = fail(codeNoConfig, s.path, "", -1, "fetch config.json of the same revision", "there is no config.json")
+		}
+		return Errors{bad}
 	}
 	return checkConfig(s.config)
+}
+
+// Largest files that are read whole: the index of a trillion parameters in single experts has 15 MB, configs some kilobytes.
+const (
+	maxIndex  = 256 << 20
+	maxConfig = 16 << 20
+)
+
+// readSmall reads a file whole that must not be larger than most.
+func readSmall(dir, name string, most int64, code string) ([]byte, *Error) {
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return nil, ioError(codeIORead, name, err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, ioError(codeIORead, name, err)
+	}
+	if st.Size() > most {
+		return nil, fail(code, name, "", -1, "fetch the file again", "the file has %d bytes, more than the %d that it may have", st.Size(), most)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, most))
+	if err != nil {
+		return nil, ioError(codeIORead, name, err)
+	}
+	return b, nil
 }
 
 func parseIndex(b []byte) (map[string]string, Errors) {

@@ -14,6 +14,22 @@ type jsonReader struct {
 	num     int
 	started bool
 	array   *json.Decoder
+	left    *elementReader // what array reads through
+}
+
+// elementReader ends an array's element that is longer than a record may be.
+type elementReader struct {
+	r    io.Reader
+	left int
+}
+
+func (e *elementReader) Read(p []byte) (int, error) {
+	if e.left <= 0 {
+		return 0, fmt.Errorf("a record above %d MiB", maxRecordBytes>>20)
+	}
+	n, err := e.r.Read(p[:min(len(p), e.left)])
+	e.left -= n
+	return n, err
 }
 
 func newJSONReader(r *bufio.Reader) *jsonReader { return &jsonReader{r: r} }
@@ -67,7 +83,8 @@ func (j *jsonReader) start() error {
 		case ' ', '\t', '\r', '\n':
 			continue
 		case '[':
-			j.array = json.NewDecoder(j.r)
+			j.left = &elementReader{r: j.r, left: maxRecordBytes}
+			j.array = json.NewDecoder(j.left)
 			_, err := j.array.Token()
 			return err
 		}
@@ -77,6 +94,7 @@ func (j *jsonReader) start() error {
 }
 
 func (j *jsonReader) nextElement() (record, error) {
+	j.left.left = maxRecordBytes
 	if !j.array.More() {
 		if _, err := j.array.Token(); err != nil {
 			return record{}, fmt.Errorf("the array of records does not end: %w", err)

@@ -2,6 +2,7 @@ package text
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -24,11 +25,32 @@ type parquetReader struct {
 // openParquet opens a file without telling parquet-go any Go type: a wrong struct would give zero rows in silence.
 func openParquet(f *os.File, size int64) (r *parquetReader, err error) {
 	defer recoverParquet(&err)
+	if err := checkFooter(f, size); err != nil {
+		return nil, err
+	}
 	file, err := parquet.OpenFile(f, size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true))
 	if err != nil {
 		return nil, err
 	}
 	return &parquetReader{file: file, reader: parquet.NewReader(file)}, nil
+}
+
+// maxFooter bounds the schema and row group list at a file's end; those of the largest published sets have some 10 MB.
+const maxFooter = 128 << 20
+
+// checkFooter looks at the length of the footer before the library allocates it unseen.
+func checkFooter(f *os.File, size int64) error {
+	var end [8]byte
+	if size < 12 {
+		return fmt.Errorf("the file has %d bytes", size)
+	}
+	if _, err := f.ReadAt(end[:], size-8); err != nil {
+		return err
+	}
+	if n := int64(binary.LittleEndian.Uint32(end[:])); n > size-12 || n > maxFooter {
+		return fmt.Errorf("the footer claims %d bytes of a file of %d", n, size)
+	}
+	return nil
 }
 
 // recoverParquet turns a panic of the library over a damaged file into an error.

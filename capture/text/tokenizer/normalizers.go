@@ -57,7 +57,11 @@ func parseNormalizer(raw json.RawMessage) (normalizer, error) {
 			return seq[0], nil
 		}
 		return func(n nstr) (nstr, error) {
+			most := mostOf(len(n.s))
 			for _, f := range seq {
+				if len(n.s) > most {
+					panic(tooLong{})
+				}
 				var err error
 				if n, err = f(n); err != nil {
 					return n, err

@@ -75,15 +75,26 @@ type editor struct {
 	out  []byte
 	al   []span
 	pos  int // bytes of from consumed
+	most int // bytes that out may have
 	prev span
 }
 
 func edit(n nstr) *editor {
-	return &editor{from: n, out: make([]byte, 0, len(n.s)+8), al: make([]span, 0, len(n.s)+8), prev: span{n.origin, n.origin}}
+	return &editor{from: n, out: make([]byte, 0, len(n.s)+8), al: make([]span, 0, len(n.s)+8), prev: span{n.origin, n.origin}, most: mostOf(len(n.s))}
 }
+
+// mostOf bounds what normalization may make of a text of n bytes. Published normalizers stay below 20 times; a file that asks for
+// more does so to exhaust memory.
+func mostOf(n int) int { return 1<<20 + 64*n }
+
+// tooLong ends an encoding from a place that has no error to give.
+type tooLong struct{}
 
 func (e *editor) put(r rune, at span) {
 	before := len(e.out)
+	if before >= e.most {
+		panic(tooLong{})
+	}
 	e.out = utf8.AppendRune(e.out, r)
 	for range len(e.out) - before {
 		e.al = append(e.al, at)

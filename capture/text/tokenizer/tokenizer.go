@@ -182,7 +182,15 @@ func (t *Tokenizer) finish(a, b *Encoding, o Options) (*Encoding, error) {
 }
 
 // encodeOne runs added tokens, normalizer, pre-tokenizer and model over one text.
-func (t *Tokenizer) encodeOne(text string, o Options) (*Encoding, error) {
+func (t *Tokenizer) encodeOne(text string, o Options) (out *Encoding, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			if _, ok := p.(tooLong); !ok {
+				panic(p)
+			}
+			out, err = nil, fmt.Errorf("%w: its normalizer makes it more than 64 times as long", ErrText)
+		}
+	}()
 	if !utf8.ValidString(text) {
 		return nil, fmt.Errorf("%w: it is not valid UTF-8", ErrText)
 	}

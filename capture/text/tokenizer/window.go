@@ -167,7 +167,9 @@ func parsePadding(raw json.RawMessage) (*padding, error) {
 	}
 	p := &padding{left: c.Direction == "Left", id: c.ID, typeID: c.TypeID, token: c.Token}
 	if c.Multiple != nil {
-		p.multiple = *c.Multiple
+		if p.multiple = *c.Multiple; p.multiple < 0 || p.multiple > 1<<24 {
+			return nil, &UnsupportedError{Section: "padding", Part: fmt.Sprintf("pad_to_multiple_of %d", p.multiple)}
+		}
 	}
 	var name string
 	var fixed struct{ Fixed int }
