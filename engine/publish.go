@@ -176,9 +176,13 @@ func (rs *runState) decisions(_ context.Context) ([]ledger.Event, error) {
 	return out, nil
 }
 
+// producerVersion is what the output's config says of its maker: what the bytes depend on, never the build, so that
+// another build of the same numbers writes the same files. The build stands in provenance.intoto.json.
+const producerVersion = solverVersion + "." + kernels.ContractID
+
 // written is what the config must describe: what was really written.
 func (rs *runState) written(decisions []ledger.Event) *format.Summary {
-	sum := &format.Summary{Producer: "quire", Version: toolVersion(), Meta: map[string]any{
+	sum := &format.Summary{Producer: "quire", Version: producerVersion, Meta: map[string]any{
 		"damp_percent": rs.settings.Identity.DampPercent, "damp_auto_increment": rs.settings.Identity.DampIncrement,
 		"static_groups": rs.settings.Identity.StaticGroups, "mse": rs.settings.Identity.Scheme.MSE, "true_sequential": rs.settings.Identity.PropagateError}}
 	quantized := map[string]bool{}

@@ -58,7 +58,7 @@ type Recipe struct {
 	RowWeight       *string  `yaml:"row_weight" help:"none, or gate to weigh an expert's rows by their combine weight."`
 	Lanes           *int     `yaml:"lanes" help:"Fixed slices of the calibration rows (default 8)."`
 	Routing         *string  `yaml:"routing" help:"Rows that feed an expert's statistics: native, all or top-k=N (default native)."`
-	MinRows         *string  `yaml:"min_rows" help:"Rows below which --fallback applies, a number or a share such as 0.5% (default the larger of 32 and in/8)."`
+	MinRows         *string  `yaml:"min_rows" help:"Rows below which --fallback applies, a number or a share such as 0.5% (default the larger of 32 and the input width)."`
 	Fallback        *string  `yaml:"fallback" help:"blend, all-rows, rtn, copy or fail."`
 	FallbackGrid    *string  `yaml:"fallback_grid" help:"rtn, midpoint, mean, median or stdclip: grid of an rtn fallback (all but rtn need --no-sym)."`
 	MaxFallback     *string  `yaml:"max_fallback" help:"Largest share of a layer's modules that may fall back, e.g. 10%."`

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -419,6 +420,11 @@ func TestModesAndFallbacks(t *testing.T) {
 			require.NoError(t, err)
 			for _, c := range checks {
 				require.True(t, c.OK, c.Name+c.What)
+			}
+			if strings.HasPrefix(name, "gptq") { // the config names what the bytes depend on, not the build that wrote them
+				raw, err := os.ReadFile(filepath.Join(res.Output, "config.json"))
+				require.NoError(t, err)
+				require.Regexp(t, `"quire:quire-solver-[0-9]+\.cpu-1"`, string(raw))
 			}
 			v, err := engine.OpenRun(res.RunDir)
 			require.NoError(t, err)

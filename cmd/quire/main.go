@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -89,7 +90,7 @@ func Main(args []string, in io.Reader, stdout, errw io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal kills: what is durable stays so
-	kctx, err := parser.Parse(args)
+	kctx, err := parser.Parse(joinNegative(args))
 	if exited >= 0 { // --help
 		return exited
 	}
@@ -104,6 +105,22 @@ func Main(args []string, in io.Reader, stdout, errw io.Writer) int {
 		err = &engine.Error{Code: "E0100", Exit: engine.ExitUsage, What: err.Error(), Try: try}
 	}
 	return report(err, asJSON, out, errw)
+}
+
+// joinNegative makes "--group-size -1" one word: the parser takes a word with a minus sign for a flag of its own.
+func joinNegative(args []string) []string {
+	var joined []string
+	for i := 0; i < len(args); i++ {
+		if i+1 < len(args) && strings.HasPrefix(args[i], "--") && !strings.Contains(args[i], "=") {
+			if _, err := strconv.Atoi(args[i+1]); err == nil && args[i+1][0] == '-' {
+				joined = append(joined, args[i]+"="+args[i+1])
+				i++
+				continue
+			}
+		}
+		joined = append(joined, args[i])
+	}
+	return joined
 }
 
 // coded is what an error of any package offers to the person who reads it.

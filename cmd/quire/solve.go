@@ -9,10 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-
-	"github.com/alecthomas/kong"
 
 	"quire/capture/checkpoint"
 	"quire/engine"
@@ -28,38 +25,24 @@ type SolveCmd struct {
 	Method string `default:"gptq" help:"gptq or rtn."`
 	Rows   *int64 `help:"Rows behind H; needed with H, refused with X."`
 
-	Bits          int       `default:"4" help:"Bits of a code, 2 to 8."`
-	GroupSize     signedInt `name:"group-size" default:"128" placeholder:"128" help:"Columns that share a scale, -1 for a whole row."`
-	Sym           bool      `default:"true" negatable:"" help:"Symmetric grid (default on)."`
-	DescAct       bool      `name:"desc-act" negatable:"" help:"Visit columns by descending activity."`
-	ActGroupAware *bool     `name:"act-group-aware" negatable:"" help:"Visit groups and columns inside groups by activity (default on where it applies)."`
-	StaticGroups  bool      `name:"static-groups" negatable:"" help:"Take group ranges from the original weights."`
-	MSE           float64   `name:"mse" help:"Exponent of the clip search, 0 for none."`
-	BlockSize     int       `name:"block-size" default:"128" help:"Most columns between two tail updates."`
-	DampPercent   float64   `name:"damp-percent" default:"0.05" help:"Damping as a share of the mean diagonal."`
-	DampIncrement float64   `name:"damp-increment" default:"0.01" help:"Step of the damping ladder."`
-	ScaleDType    string    `name:"scale-dtype" help:"f32, f16 or bf16: what a scale is rounded to inside the solver (default: the type of W; f32 with --parity gptqmodel)."`
-	ZeroMin       int       `name:"zero-min" help:"Smallest true zero point of an asymmetric grid, 0 or 1."`
-	Fallback      string    `default:"rtn" help:"What a statistic that cannot be factorized leads to: rtn or fail."`
-	FallbackGrid  string    `name:"fallback-grid" default:"rtn" help:"Grid of rtn: rtn, midpoint, mean, median or stdclip (all but rtn need --no-sym)."`
-	Guard         bool      `default:"true" negatable:"" help:"Keep rounded codes where the solver's output error is larger (default on)."`
-	Parity        string    `help:"gptqmodel or compressed-tensors: reproduce that implementation, quirks included."`
-	Threads       int       `help:"Worker threads (default: all cores)."`
-	JSON          bool      `name:"json" help:"Print NDJSON."`
-}
-
-// signedInt is an integer flag whose value may begin with a minus sign.
-type signedInt int
-
-// Decode takes the next word whatever it looks like.
-func (s *signedInt) Decode(ctx *kong.DecodeContext) error {
-	word := ctx.Scan.Pop().String()
-	v, err := strconv.Atoi(word)
-	if err != nil {
-		return fmt.Errorf("expected a number, got %q", word)
-	}
-	*s = signedInt(v)
-	return nil
+	Bits          int     `default:"4" help:"Bits of a code, 2 to 8."`
+	GroupSize     int     `name:"group-size" default:"128" placeholder:"128" help:"Columns that share a scale, -1 for a whole row."`
+	Sym           bool    `default:"true" negatable:"" help:"Symmetric grid (default on)."`
+	DescAct       bool    `name:"desc-act" negatable:"" help:"Visit columns by descending activity."`
+	ActGroupAware *bool   `name:"act-group-aware" negatable:"" help:"Visit groups and columns inside groups by activity (default on where it applies)."`
+	StaticGroups  bool    `name:"static-groups" negatable:"" help:"Take group ranges from the original weights."`
+	MSE           float64 `name:"mse" help:"Exponent of the clip search, 0 for none."`
+	BlockSize     int     `name:"block-size" default:"128" help:"Most columns between two tail updates."`
+	DampPercent   float64 `name:"damp-percent" default:"0.05" help:"Damping as a share of the mean diagonal."`
+	DampIncrement float64 `name:"damp-increment" default:"0.01" help:"Step of the damping ladder."`
+	ScaleDType    string  `name:"scale-dtype" help:"f32, f16 or bf16: what a scale is rounded to inside the solver (default: the type of W; f32 with --parity gptqmodel)."`
+	ZeroMin       int     `name:"zero-min" help:"Smallest true zero point of an asymmetric grid, 0 or 1."`
+	Fallback      string  `default:"rtn" help:"What a statistic that cannot be factorized leads to: rtn or fail."`
+	FallbackGrid  string  `name:"fallback-grid" default:"rtn" help:"Grid of rtn: rtn, midpoint, mean, median or stdclip (all but rtn need --no-sym)."`
+	Guard         bool    `default:"true" negatable:"" help:"Keep rounded codes where the solver's output error is larger (default on)."`
+	Parity        string  `help:"gptqmodel or compressed-tensors: reproduce that implementation, quirks included."`
+	Threads       int     `help:"Worker threads (default: all cores)."`
+	JSON          bool    `name:"json" help:"Print NDJSON."`
 }
 
 // solveInput is what the file holds.
@@ -122,7 +105,7 @@ func (c *SolveCmd) Run(ctx context.Context, o *output) error {
 // options are the solver's settings. W's own type decides the scale type where none is named.
 func (c *SolveCmd) options(w checkpoint.DType) quant.Options {
 	o := quant.Options{
-		Bits: c.Bits, GroupSize: int(c.GroupSize), Sym: c.Sym, DescAct: c.DescAct, StaticGroups: c.StaticGroups, MSE: c.MSE,
+		Bits: c.Bits, GroupSize: c.GroupSize, Sym: c.Sym, DescAct: c.DescAct, StaticGroups: c.StaticGroups, MSE: c.MSE,
 		BlockSize: c.BlockSize, DampPercent: c.DampPercent, DampIncrement: c.DampIncrement, ScaleDType: c.ScaleDType, ZeroMin: c.ZeroMin,
 		Fallback: c.Fallback, FallbackGrid: c.FallbackGrid, NoGuard: !c.Guard, Parity: c.Parity,
 	}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"quire/capture/checkpoint"
+	"quire/kernels/dtype"
 )
 
 // solveCases are the oracle cases of the repository, and all of the shared ones where they are there.
@@ -49,6 +52,7 @@ type oracleCase struct {
 		MSE       float64 `json:"mse"`
 		Damp      float64 `json:"damp"`
 		WDType    string  `json:"w_dtype"`
+		XDType    string  `json:"x_dtype"`
 	} `json:"options"`
 	Tolerance struct {
 		MinEqual float64 `json:"min_equal_codes_pct"`
@@ -71,7 +75,53 @@ func bytesOfTensor(t *testing.T, file, name string) []byte {
 	return nil
 }
 
-// TestSolveReproducesGPTQModel runs the verb from X on every float32 case and from H on some: codes, zeros and g_idx by
+// layerAs is a layer file with W and X in the types of a case; the file itself where they are float32.
+func layerAs(t *testing.T, file, w, x string) string {
+	types := map[string]checkpoint.DType{"float16": checkpoint.F16, "bfloat16": checkpoint.BF16}
+	want := map[string]checkpoint.DType{"W": types[w], "X": types[x]}
+	if want["W"] == want["X"] && want["W"] == types[""] {
+		return file
+	}
+	s, err := checkpoint.OpenShard(file)
+	require.NoError(t, err)
+	defer s.Close()
+	var specs []checkpoint.TensorSpec
+	data := map[string][]byte{}
+	for _, tensor := range s.Tensors() {
+		if tensor.Name != "W" && tensor.Name != "X" {
+			continue
+		}
+		raw := bytesOfTensor(t, file, tensor.Name)
+		require.Equal(t, checkpoint.F32, tensor.DType)
+		spec := checkpoint.TensorSpec{Name: tensor.Name, DType: tensor.DType, Shape: tensor.Shape}
+		if half := want[tensor.Name]; half != types[""] {
+			spec.DType = half
+			var b []byte
+			for i := 0; i < len(raw); i += 4 {
+				v := math.Float32frombits(binary.LittleEndian.Uint32(raw[i:]))
+				if half == checkpoint.F16 {
+					b = binary.LittleEndian.AppendUint16(b, dtype.F32ToF16(v))
+				} else {
+					b = binary.LittleEndian.AppendUint16(b, dtype.F32ToBF16(v))
+				}
+			}
+			raw = b
+		}
+		specs = append(specs, spec)
+		data[tensor.Name] = raw
+	}
+	dir := t.TempDir()
+	out, err := checkpoint.CreateShard(dir, "layer.safetensors", specs)
+	require.NoError(t, err)
+	for _, spec := range specs {
+		require.NoError(t, out.Write(spec.Name, data[spec.Name]))
+	}
+	_, err = out.Close()
+	require.NoError(t, err)
+	return filepath.Join(dir, "layer.safetensors")
+}
+
+// TestSolveReproducesGPTQModel runs the verb from X on every case, in the case's types: codes, zeros and g_idx by
 // the cases' tolerance, the codes of rtn exactly.
 func TestSolveReproducesGPTQModel(t *testing.T) {
 	for _, kind := range []string{"gptq", "rtn"} {
@@ -80,13 +130,10 @@ func TestSolveReproducesGPTQModel(t *testing.T) {
 			require.NoError(t, err)
 			var c oracleCase
 			require.NoError(t, json.Unmarshal(raw, &c))
-			if w := c.Options.WDType; w != "" && w != "float32" {
-				continue // the layer file holds float32; engine/quant rounds it and runs these cases
-			}
 			t.Run(filepath.Base(strings.TrimSuffix(file, ".json")), func(t *testing.T) {
 				out := filepath.Join(t.TempDir(), "out.safetensors")
 				method := "gptq"
-				args := []string{"solve", filepath.Join(filepath.Dir(file), c.Layer+".safetensors"), "-o", out, "--parity", "gptqmodel", "--json",
+				args := []string{"solve", layerAs(t, filepath.Join(filepath.Dir(file), c.Layer+".safetensors"), c.Options.WDType, c.Options.XDType), "-o", out, "--parity", "gptqmodel", "--json",
 					"--bits", fmt.Sprint(c.Options.Bits), "--group-size", fmt.Sprint(c.Options.GroupSize), "--mse", fmt.Sprint(c.Options.MSE),
 					"--damp-percent", fmt.Sprint(c.Options.Damp)}
 				onOff := func(name string, on bool) {
@@ -174,6 +221,7 @@ func TestSolveFromHessian(t *testing.T) {
 	}
 	require.Greater(t, same, len(x)*97/100)
 
+	run(0, layer, "-o", a, "--group-size", "-1") // the value is no flag
 	require.Contains(t, run(64, h, "-o", a), "--rows")
 	require.Contains(t, run(64, layer, "-o", a, "--rows", "5"), "rows")
 	require.Contains(t, run(64, write("w.safetensors", "W"), "-o", a), "X or H")

@@ -20,10 +20,10 @@ func TestDecide(t *testing.T) {
 		use      string
 		fell     bool
 	}{
-		{"floor is 32 for narrow inputs", quant.Coverage{In: 64, Native: 32, Rows: 32, All: 900}, quant.RowFloor{}, quant.UseBlend, quant.UseOwn, false},
-		{"one below", quant.Coverage{In: 64, Native: 31, Rows: 31, All: 900}, quant.RowFloor{}, quant.UseBlend, quant.UseBlend, true},
-		{"in/8", quant.Coverage{In: 2048, Native: 255, Rows: 255, All: 900}, quant.RowFloor{}, quant.UseAllRows, quant.UseAllRows, true},
-		{"in/8 reached", quant.Coverage{In: 2048, Native: 256, Rows: 256, All: 900}, quant.RowFloor{}, quant.UseAllRows, quant.UseOwn, false},
+		{"floor is 32 for narrow inputs", quant.Coverage{In: 16, Native: 32, Rows: 32, All: 900}, quant.RowFloor{}, quant.UseBlend, quant.UseOwn, false},
+		{"one below", quant.Coverage{In: 16, Native: 31, Rows: 31, All: 900}, quant.RowFloor{}, quant.UseBlend, quant.UseBlend, true},
+		{"in", quant.Coverage{In: 2048, Native: 2047, Rows: 2047, All: 9000}, quant.RowFloor{}, quant.UseAllRows, quant.UseAllRows, true},
+		{"in reached", quant.Coverage{In: 2048, Native: 2048, Rows: 2048, All: 9000}, quant.RowFloor{}, quant.UseAllRows, quant.UseOwn, false},
 		{"no row", quant.Coverage{In: 64, All: 900}, quant.RowFloor{}, quant.UseBlend, quant.UseBlend, true},
 		{"no row anywhere", quant.Coverage{In: 64}, quant.RowFloor{}, quant.UseBlend, quant.UseRTN, true},
 		{"all tokens mode", quant.Coverage{In: 64, Native: 3, Rows: 900, All: 900}, quant.RowFloor{}, quant.UseBlend, quant.UseAllRows, true},

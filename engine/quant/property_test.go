@@ -173,6 +173,73 @@ func TestSolverAgainstColumnLoop(t *testing.T) {
 	})
 }
 
+// TestFactorIdentity: U is upper triangular with a positive diagonal, and H·UᵀU is the identity to what rounding and the
+// condition of H allow, whatever the rank of the statistic before damping.
+func TestFactorIdentity(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 90).Draw(t, "n")
+		p := makeProblem(rapid.Uint64().Draw(t, "seed"), 1, n, rapid.IntRange(0, statisticKinds-1).Draw(t, "kind"))
+		share := rapid.SampledFrom([]float64{0.01, 0.05, 0.3}).Draw(t, "damp")
+		mean := 0.0
+		for i := range n {
+			mean += float64(p.h[i*(n+1)]) / float64(n)
+		}
+		if mean == 0 {
+			return
+		}
+		h, wide := append([]float32(nil), p.h...), make([]float64, n*n)
+		for i := range n {
+			h[i*(n+1)] += float32(share * mean)
+		}
+		for i, v := range h {
+			wide[i] = float64(v)
+		}
+		u := make([]float32, n*n)
+		if f := kernels.InverseFactor(nil, u, h, n); f != nil {
+			t.Fatalf("not factorized: %v", f)
+		}
+		inverse := invertSPD(wide, n)
+		norm := func(a []float64) float64 { // largest row sum, a bound of the spectral norm
+			most := 0.0
+			for i := range n {
+				s := 0.0
+				for _, v := range a[i*n : (i+1)*n] {
+					s += math.Abs(v)
+				}
+				most = math.Max(most, s)
+			}
+			return most
+		}
+		condition := norm(wide) * norm(inverse)
+		hu := make([]float64, n*n) // H·Uᵀ
+		for i := range n {
+			if !(u[i*(n+1)] > 0) {
+				t.Fatalf("U[%d,%d] = %v", i, i, u[i*(n+1)])
+			}
+			for j := range n {
+				if j < i && u[i*n+j] != 0 {
+					t.Fatalf("U[%d,%d] = %v below the diagonal", i, j, u[i*n+j])
+				}
+				for k := j; k < n; k++ {
+					hu[i*n+j] += wide[i*n+k] * float64(u[j*n+k])
+				}
+			}
+		}
+		rest := make([]float64, n*n)
+		for i := range n {
+			for j := range n {
+				for k := range n {
+					rest[i*n+j] -= hu[i*n+k] * float64(u[k*n+j])
+				}
+			}
+			rest[i*(n+1)]++
+		}
+		if got, bound := norm(rest), 4*float64(n)*0x1p-24*condition; got > bound {
+			t.Fatalf("‖I − H·UᵀU‖ = %.3g, bound %.3g at condition %.3g", got, bound, condition)
+		}
+	})
+}
+
 // noise is what rounding W, H and their products to float32 does to an output error, an upper bound from |e_i|·√H_ii. It
 // exceeds a thousandth of the error only where feedback cancels the error almost completely.
 func noise(p problem, q []float32) float64 {
