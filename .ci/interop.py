@@ -100,6 +100,9 @@ for d in sorted(glob.glob(os.path.join(work, "*-[0-9]--*sym"))):
     if d.endswith(".run"):
         continue
     try:
+        source, written = tensors(model), tensors(d)  # the reference safetensors library, every file whole
+        copied = [k for k in source if k in written]
+        report(len(copied) > 10 and all(torch.equal(source[k], written[k]) for k in copied), f"{name}: safetensors loads {len(written)} tensors, {len(copied)} copied ones are equal")
         ct = name.startswith("compressed")
         if ct:
             _, info = AutoModelForCausalLM.from_pretrained(d, output_loading_info=True)
