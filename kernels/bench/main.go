@@ -104,7 +104,7 @@ func run(args []string, size scale, out, errs io.Writer) int {
 		}{"machine", status.Level.String(), status.Detected.String(), b.threads, b.blas.name()}
 		writeJSON(out, hello)
 	} else {
-		fmt.Fprintf(out, "level %s (detected %s), %s/%s, %d threads, OpenBLAS: %s\n", status.Level, status.Detected, runtime.GOOS, runtime.GOARCH, b.threads, b.blas.name())
+		fmt.Fprintf(out, "level %s (detected %s), %s/%s, threads: %d, OpenBLAS: %s\n", status.Level, status.Detected, runtime.GOOS, runtime.GOARCH, b.threads, b.blas.name())
 		fmt.Fprintf(out, "%-30s %3s %8s %-5s %7s %-15s %8s %5s  %s\n", "what", "thr", "ours", "unit", "share", "of", "OpenBLAS", "ratio", "target")
 	}
 	b.report = func(r Result) {
