@@ -152,7 +152,11 @@ func report(err error, asJSON bool, out, errw io.Writer) int {
 		writeJSON(out, map[string]any{"type": "error", "code": code, "exit": exit, "message": err.Error(), "hint": try})
 		return exit
 	}
-	fmt.Fprintf(errw, "error[%s] %s\n", code, strings.TrimSpace(err.Error()))
+	text := strings.TrimSpace(err.Error())
+	if try != "" { // some errors end with their remedy, for those who print only the error
+		text = strings.TrimSuffix(text, "; "+try)
+	}
+	fmt.Fprintf(errw, "error[%s] %s\n", code, text)
 	if try != "" {
 		fmt.Fprintf(errw, "  try: %s\n", try)
 	}

@@ -55,6 +55,14 @@ type solveInput struct {
 
 // Run solves.
 func (c *SolveCmd) Run(ctx context.Context, o *output) error {
+	if a, err := os.Stat(c.Input); err == nil {
+		if b, err := os.Stat(c.Output); err == nil && os.SameFile(a, b) {
+			return &engine.Error{Code: "E1601", Exit: engine.ExitUsage, What: "the output would replace the input", Where: c.Output, Why: "both are one file", Try: "give -o another name"}
+		}
+	}
+	if c.Rows != nil && *c.Rows < 0 {
+		return &engine.Error{Code: "E1601", Exit: engine.ExitUsage, What: fmt.Sprintf("--rows %d", *c.Rows), Why: "a statistic has no negative number of rows", Try: "give the number of rows behind H"}
+	}
 	pool := kernels.NewPool(c.Threads)
 	defer pool.Close()
 	in, err := c.read(pool)

@@ -223,6 +223,9 @@ func TestSolveFromHessian(t *testing.T) {
 
 	run(0, layer, "-o", a, "--group-size", "-1") // the value is no flag
 	require.Contains(t, run(64, h, "-o", a), "--rows")
+	require.Contains(t, run(64, h, "-o", a, "--rows", "-3"), "--rows -3")
+	require.Contains(t, run(64, h, "-o", h, "--rows", "5"), "replace the input")
+	require.Equal(t, 1, strings.Count(run(64, layer, "-o", a, "--bits", "9"), "choose 2..8"))
 	require.Contains(t, run(64, layer, "-o", a, "--rows", "5"), "rows")
 	require.Contains(t, run(64, write("w.safetensors", "W"), "-o", a), "X or H")
 	require.Contains(t, run(64, write("x.safetensors", "X"), "-o", a), "no usable W")

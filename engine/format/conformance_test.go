@@ -88,46 +88,51 @@ func drawModule(t *rapid.T, f format.Format) *format.Module {
 // TestRoundTrip: what is written is what was planned, and reads back as what was given, for every format.
 func TestRoundTrip(t *testing.T) {
 	for _, f := range format.All() {
-		t.Run(f.Name(), func(t *testing.T) {
-			rapid.Check(t, func(t *rapid.T) {
-				m := drawModule(t, f)
-				dims := *m
-				dims.Codes, dims.Scales, dims.Zeros = nil, nil, nil // a plan needs no content
-				specs, err := f.Plan(&dims)
-				if err != nil {
-					t.Fatal(err)
-				}
-				got, err := f.Encode(m)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for i, s := range specs {
-					if got[i].Name != s.Name || got[i].DType != s.DType || !slices.Equal(got[i].Shape, s.Shape) || int64(len(got[i].Data)) != s.Bytes() {
-						t.Fatalf("wrote %v of %d bytes, planned %v of %d", got[i].TensorSpec, len(got[i].Data), s, s.Bytes())
-					}
-				}
-				if !slices.IsSortedFunc(specs, func(a, b format.TensorSpec) int { return strings.Compare(a.Name, b.Name) }) {
-					t.Fatal("tensors are not in order of name")
-				}
-				rand.Shuffle(len(got), func(i, j int) { got[i], got[j] = got[j], got[i] })
-				back, err := f.Decode(m.Name, m.Scheme(), got)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if !bytes.Equal(back.Codes, m.Codes) || !slices.Equal(back.Scales, m.Scales) || back.ScaleDType != m.ScaleDType {
-					t.Fatal("codes or scales differ")
-				}
-				a, b := make([]float32, m.Out*m.In), make([]float32, m.Out*m.In)
-				m.Dequantize(a)
-				back.Dequantize(b)
-				if !slices.Equal(a, b) {
-					t.Fatal("weights differ")
-				}
-				if (back.Bias == nil) != (m.Bias == nil) || m.Bias != nil && !bytes.Equal(back.Bias.Data, m.Bias.Data) {
-					t.Fatal("bias differs")
-				}
-			})
-		})
+		t.Run(f.Name(), func(t *testing.T) { rapid.Check(t, func(t *rapid.T) { roundTrip(t, f) }) })
+	}
+}
+
+// FuzzRoundTrip is TestRoundTrip with formats, bits, shapes and contents drawn by the fuzzer.
+func FuzzRoundTrip(f *testing.F) {
+	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) { roundTrip(t, rapid.SampledFrom(format.All()).Draw(t, "format")) }))
+}
+
+func roundTrip(t *rapid.T, f format.Format) {
+	m := drawModule(t, f)
+	dims := *m
+	dims.Codes, dims.Scales, dims.Zeros = nil, nil, nil // a plan needs no content
+	specs, err := f.Plan(&dims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := f.Encode(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range specs {
+		if got[i].Name != s.Name || got[i].DType != s.DType || !slices.Equal(got[i].Shape, s.Shape) || int64(len(got[i].Data)) != s.Bytes() {
+			t.Fatalf("wrote %v of %d bytes, planned %v of %d", got[i].TensorSpec, len(got[i].Data), s, s.Bytes())
+		}
+	}
+	if !slices.IsSortedFunc(specs, func(a, b format.TensorSpec) int { return strings.Compare(a.Name, b.Name) }) {
+		t.Fatal("tensors are not in order of name")
+	}
+	rand.Shuffle(len(got), func(i, j int) { got[i], got[j] = got[j], got[i] })
+	back, err := f.Decode(m.Name, m.Scheme(), got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(back.Codes, m.Codes) || !slices.Equal(back.Scales, m.Scales) || back.ScaleDType != m.ScaleDType {
+		t.Fatal("codes or scales differ")
+	}
+	a, b := make([]float32, m.Out*m.In), make([]float32, m.Out*m.In)
+	m.Dequantize(a)
+	back.Dequantize(b)
+	if !slices.Equal(a, b) {
+		t.Fatal("weights differ")
+	}
+	if (back.Bias == nil) != (m.Bias == nil) || m.Bias != nil && !bytes.Equal(back.Bias.Data, m.Bias.Data) {
+		t.Fatal("bias differs")
 	}
 }
 
