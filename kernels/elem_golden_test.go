@@ -155,6 +155,29 @@ var goldenOps = []struct {
 		}
 		return out
 	}},
+	{"of one value", overWidths(func(d, x []float32) {
+		for i, v := range x {
+			sin, cos := kernels.SinCos32(v)
+			d[i] = kernels.Exp32(v)
+			for _, y := range []float32{kernels.Log32(v), kernels.Sigmoid32(v), sin, cos} {
+				d[i] = float32(d[i]/2) + y
+			}
+		}
+		if !kernels.AllFinite(x) {
+			d[0] = -7
+		}
+	})},
+	{"Pow64, LogSumExp64", func(_ *kernels.Pool, r *rand.Rand) []float32 {
+		var out []float32
+		for _, n := range widths() {
+			x := tame(r, n)
+			out = append(out, split64(kernels.LogSumExp64(x))...)
+			for _, v := range x {
+				out = append(out, split64(kernels.Pow64(float64(v*v)+0.01, float64(x[0])))...)
+			}
+		}
+		return out
+	}},
 	{"Exp64, Log64", func(_ *kernels.Pool, r *rand.Rand) []float32 {
 		var out []float32
 		for range 500 {

@@ -33,5 +33,7 @@ var goldenDigests = map[string]string{
 	"TopK":                 "68fcce4774ecf0fb",
 	"Rope":                 "c4db67aabafb7bbb",
 	"Attention":            "c7561b42966b961b",
+	"of one value":         "f152c824162258b2",
+	"Pow64, LogSumExp64":   "8b4279a8fdee041d",
 	"Exp64, Log64":         "a8cb5d6b5004eb24",
 }

@@ -11,21 +11,25 @@ import (
 
 // matrixDigests are the results of contract cpu-1: a change here is a new contract id.
 var matrixDigests = map[string]string{
-	"Columns":                          "9e3cce972ae55c3c",
-	"Cross bf16 x bf16":                "d2b6ec42bb05f416",
-	"Cross f32 x bf16":                 "6ba35a1e00123219",
-	"GEMM bf16 x bf16":                 "78d92cf91e5e0c7e",
-	"GEMM bf16 x bf16, special values": "46bb2e9231f371e9",
-	"GEMM bf16 x f32":                  "05c49bed865ace4a",
-	"GEMM f32 x bf16":                  "299cd97079fc2b88",
-	"GEMM f32 x f32":                   "9ddaf645b9b80ce5",
-	"GEMM f32 x f32, special values":   "74e3c031e1d5c919",
-	"GPTQ":                             "553ff18e579b6944",
-	"Gram bf16":                        "7e92081cdd2d0942",
-	"Gram f32":                         "efdebd23824bf5b7",
-	"InverseFactor":                    "f2308de430acc5cb",
-	"InverseFactor64":                  "420332a3de6cd522",
-	"Form":                             "694dbc21b38b185a",
+	"Columns":           "9e3cce972ae55c3c",
+	"Cross bf16 x bf16": "d2b6ec42bb05f416",
+	"Cross f32 x f32":   "71ac37192310396a",
+	"Cross bf16 x f32":  "77f44e845883d764",
+	"Gram and Cross used again, other packers": "1005a71f96550e7d",
+	"InverseFactor of a matrix without one":    "2182b2e374b7f941",
+	"Cross f32 x bf16":                         "6ba35a1e00123219",
+	"GEMM bf16 x bf16":                         "78d92cf91e5e0c7e",
+	"GEMM bf16 x bf16, special values":         "46bb2e9231f371e9",
+	"GEMM bf16 x f32":                          "05c49bed865ace4a",
+	"GEMM f32 x bf16":                          "299cd97079fc2b88",
+	"GEMM f32 x f32":                           "9ddaf645b9b80ce5",
+	"GEMM f32 x f32, special values":           "74e3c031e1d5c919",
+	"GPTQ":                                     "553ff18e579b6944",
+	"Gram bf16":                                "7e92081cdd2d0942",
+	"Gram f32":                                 "efdebd23824bf5b7",
+	"InverseFactor":                            "f2308de430acc5cb",
+	"InverseFactor64":                          "420332a3de6cd522",
+	"Form":                                     "694dbc21b38b185a",
 }
 
 // goldenRows draws rows of either type with integer arithmetic and one scaling,
@@ -55,8 +59,12 @@ var goldenMatrixOps = []struct {
 	{"GEMM bf16 x bf16, special values", goldenGEMM(true, true, true)},
 	{"Gram f32", goldenGram(false)},
 	{"Gram bf16", goldenGram(true)},
+	{"Cross f32 x f32", goldenCross(false, false)},
+	{"Cross bf16 x f32", goldenCross(true, false)},
 	{"Cross f32 x bf16", goldenCross(false, true)},
 	{"Cross bf16 x bf16", goldenCross(true, true)},
+	{"Gram and Cross used again, other packers", goldenReuse},
+	{"InverseFactor of a matrix without one", goldenFailure},
 	{"Form", goldenForm},
 	{"Columns", func(p *kernels.Pool, r *rand.Rand) []float32 {
 		const n = 77
@@ -119,6 +127,75 @@ var goldenMatrixOps = []struct {
 		}
 		return out
 	}},
+}
+
+// goldenFailure gives where and with what value the factorisation of a matrix stops whose column 40
+// repeats column 41, less one on the diagonal.
+func goldenFailure(p *kernels.Pool, r *rand.Rand) []float32 {
+	const n = 130
+	h := goldenHessian(r, n)
+	for i := range n {
+		v := h[min(i, 41)*n+max(i, 41)]
+		h[min(i, 40)*n+max(i, 40)] = v
+	}
+	h[40*n+40], h[40*n+41] = h[41*n+41]-1, h[41*n+41]
+	h64 := make([]float64, len(h))
+	for i, v := range h {
+		h64[i] = float64(v)
+	}
+	var out []float32
+	for _, f := range []*kernels.Pivot{kernels.InverseFactor(p, make([]float32, n*n), h, n), kernels.InverseFactor64(p, make([]float64, n*n), h64, n)} {
+		if f == nil {
+			panic("the matrix has a factor")
+		}
+		out = append(append(out, float32(f.Index)), split64(f.Value)...)
+	}
+	return out
+}
+
+// goldenReuse runs statistics that held something wider before, a float32 Gram that is given
+// bf16 rows, a sum of partials, and the packers that have no pool.
+func goldenReuse(p *kernels.Pool, r *rand.Rand) []float32 {
+	const n = 41
+	g, c, cols := kernels.NewGram(90), kernels.NewCross(70, 90), kernels.NewColumns(90)
+	g.Add(p, goldenRows(r, 300, 90, true, false))
+	c.Add(p, goldenRows(r, 300, 70, true, false), goldenRows(r, 300, 90, true, false))
+	cols.Add(p, goldenRows(r, 300, 90, true, false))
+	g.Reset(n)
+	c.Reset(n, n)
+	cols.Reset(n)
+	sum, part := make([]float64, n*n), make([]float32, n*n)
+	for i, m := range []int{3, 200, 300, 77} {
+		x := goldenRows(r, m, n, i%2 == 1, false)
+		g.Add(p, x)
+		c.Add(p, goldenRows(r, m, n, false, false), x)
+		cols.Add(p, x)
+		g.PartialParallel(p, part)
+		kernels.AddPartial(sum, part)
+		c.Partial(part)
+		kernels.AddPartial(sum, part)
+	}
+	abs := make([]float64, n)
+	cols.Values(abs, nil, nil)
+	var out []float32
+	for _, v := range append(sum, abs...) {
+		out = append(out, split64(v)...)
+	}
+	x := goldenRows(r, 9, n, false, false)
+	for _, w := range []*kernels.Weight{kernels.PackF32(nil, tame(r, 33*n), 33, n), kernels.PackBF16(nil, goldenRows(r, 33, n, true, false).BF16, 33, n)} {
+		y := make([]float32, 9*33)
+		kernels.GEMM(p, kernels.GEMMJob{X: x, W: w, Y: y})
+		out = append(out, y...)
+	}
+	u := make([]float32, n*n)
+	if f := kernels.InverseFactor(p, u, goldenHessian(r, n), n); f != nil {
+		panic(f)
+	}
+	f := kernels.PackFactor(nil, u, n, 16)
+	slab := make([]float32, n*kernels.SlabWidth)
+	kernels.PackSlab(slab, tame(r, 32*n), 32, n, 0)
+	_, deq := gptqSteps(f, slab, n, 16)
+	return append(append(out, deq...), slab...)
 }
 
 func goldenForm(p *kernels.Pool, r *rand.Rand) []float32 {
