@@ -40,6 +40,9 @@ func digestJSON(v any) (string, error) {
 }
 
 func digest(b []byte) string {
+	if digestsOff {
+		return ""
+	}
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }

@@ -83,7 +83,9 @@ func solve(ctx context.Context, pool *kernels.Pool, m *ModulePlan, id *Identity,
 		return nil, fmt.Errorf("layer %d: %w", m.Layer, err)
 	}
 	r := d.Results[0]
-	r.Record.WeightSHA256 = quant.Digest(w)
+	if !digestsOff {
+		r.Record.WeightSHA256 = quant.Digest(w)
+	}
 	return r, nil
 }
 
@@ -103,11 +105,10 @@ type decision struct {
 // write hands the decision to the ledger and gives its record.
 func (d *decision) write(ctx context.Context, s Store, f *futures) DecisionRecord {
 	r, m := d.result, d.plan
-	sum := sha256.Sum256(r.Codes)
 	rec := DecisionRecord{
 		Layer: m.Layer, Module: m.Module, Expert: m.Expert, Site: d.site, Scheme: *m.Scheme, Method: r.Record.Method, Reason: r.Record.Reason,
 		Rows: d.rows, NativeRows: d.native, Guard: r.Record.Reason == quant.ReasonGuard, Treatment: d.treatment, Solver: r.Record,
-		WeightSHA: r.Record.WeightSHA256, CodesSHA: hex.EncodeToString(sum[:]), HessianKey: d.hessian, HessianAll: d.common,
+		WeightSHA: r.Record.WeightSHA256, CodesSHA: digest(r.Codes), HessianKey: d.hessian, HessianAll: d.common,
 	}
 	if d.treatment != nil && d.treatment.Fallback {
 		rec.Fallback = d.treatment.Use

@@ -131,6 +131,16 @@ type blob struct {
 	discard bool   // only length and digest are recorded
 }
 
+// digestsOff leaves out every digest that only the ledger wants. Only the measurement of the ledger's cost sets it.
+var digestsOff bool
+
+func payloadDigest(b []byte) ledger.Digest {
+	if digestsOff {
+		return ledger.Digest{}
+	}
+	return sha256.Sum256(b)
+}
+
 // futures are writes that a stage waits for at its end. Puts and appends run beside the computation; the ledger commits
 // what comes together in one transaction.
 type futures struct {
@@ -158,7 +168,7 @@ func (f *futures) write(ctx context.Context, s Store, e ledger.Event, blobs ...b
 	for _, b := range blobs {
 		if b.bytes != nil {
 			kept = append(kept, b)
-			e.Payloads = append(e.Payloads, ledger.Payload{Role: b.role, Class: b.class, Length: int64(len(b.bytes)), SHA256: sha256.Sum256(b.bytes)})
+			e.Payloads = append(e.Payloads, ledger.Payload{Role: b.role, Class: b.class, Length: int64(len(b.bytes)), SHA256: payloadDigest(b.bytes)})
 		}
 	}
 	f.mu.Lock()
