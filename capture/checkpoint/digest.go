@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -91,6 +93,11 @@ func (c *DigestCache) Digest(ctx context.Context, path string, fresh bool, progr
 func (c *DigestCache) save() {
 	if c.path == "" {
 		return
+	}
+	for p := range c.entries { // of files that are gone
+		if _, err := os.Stat(p); errors.Is(err, fs.ErrNotExist) {
+			delete(c.entries, p)
+		}
 	}
 	b, err := json.Marshal(c.entries)
 	if err != nil {

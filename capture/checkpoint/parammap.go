@@ -130,7 +130,7 @@ func (s *Source) parseMap(name string, b []byte) Errors {
 				code = codeTwice
 			}
 		}
-		es = append(es, fail(code, name, "", at, "a map is {tensor: {\"shape\":…, \"dtype\":…, \"file\":…}}", "the parameter map is not valid: %v", err))
+		es = append(es, fail(code, name, "", at, "give the directory of the model; if a parameter map is meant, it is {tensor: {\"shape\":…, \"dtype\":…, \"file\":…}}", "the parameter map is not valid: %v", err))
 	}
 	return es
 }

@@ -315,8 +315,11 @@ func (l *loader) finish() (*Calibration, error) {
 	c.Counts = countFates(c.Fates, batches)
 	c.Digest = DigestOf(batches)
 	if len(batches) == 0 {
-		return nil, &Error{Code: "E1205", Exit: exitUsage, What: "no calibration sample is usable: " + c.Counts.String(), Err: ErrNoSamples,
-			Try: "lower --min-len, or check the column names and the chat template (`quire samples` shows every sample's fate)"}
+		try := "lower --min-len, or check the column names and the chat template"
+		if c.Counts.DroppedBy[ReasonNoMask] == c.Counts.Dropped {
+			try = "use --count all; assistant needs {% generation %} in the chat template (or prompt and completion), mask a mask column"
+		}
+		return nil, &Error{Code: "E1205", Exit: exitUsage, What: "no calibration sample is usable: " + c.Counts.String(), Err: ErrNoSamples, Try: try}
 	}
 	if n := c.BOS.Doubled; n > 0 {
 		c.Warnings = append(c.Warnings, fmt.Sprintf("%d samples given as token ids start with two %s; ids are taken as they are", n, c.BOS.Token))
@@ -421,7 +424,7 @@ func (l *loader) checkBad() error {
 	}
 	return &Error{Code: "E1206", Exit: exitUsage, Err: ErrTooManyBad,
 		What: fmt.Sprintf("%d of %d calibration records are unusable, first: %s", len(l.bad), l.looked, strings.Join(first, "; ")),
-		Try:  "repair the data, or raise max_bad if this is meant"}
+		Try:  "repair the records named, or give the files that hold the data"}
 }
 
 // String says the counts in one line, reasons in alphabetical order.
