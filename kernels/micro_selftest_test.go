@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"unsafe"
@@ -54,4 +55,15 @@ func TestLevelNames(t *testing.T) {
 		t.Error("forced above the CPU")
 	}
 	restore()
+}
+
+// A NaN or Inf in the low half of an operand would compare what the contract leaves open, and could
+// switch off a level that is right.
+func TestWideOperandsAreFinitePairs(t *testing.T) {
+	for low := range uint32(1 << 16) {
+		u := math.Float32bits(wideOperand(math.Float32frombits(0x3f800000 | low)))
+		if v := f32bits(u << 16); !(v < 2 && v >= 0) || u>>16 != 0x3f80 {
+			t.Fatalf("low half %#x becomes %g, high half %#x", low, v, u>>16)
+		}
+	}
 }
