@@ -83,7 +83,7 @@ func TestDiskFullAnywhere(t *testing.T) {
 		t.Logf("LEFT OUT: TestDiskFullAnywhere: a small file system cannot be mounted: %v", err)
 		return
 	}
-	defer func() { require.NoError(t, unix.Unmount(disk, 0)) }()
+	defer func() { require.NoError(t, unix.Unmount(disk, unix.MNT_DETACH)) }()
 	j := small(t)
 	all, want := instants(t, j)
 	at := []string{"before decision", "before shard"}

@@ -27,8 +27,12 @@ var mounts = sync.OnceValue(func() error {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
 		return fmt.Errorf("a small file system must be mounted: %w", err)
 	}
-	return unix.Unmount(dir, 0)
+	return unmount(dir)
 })
+
+// unmount takes a file system away at once. A child that another test forks at that moment may hold its files for the
+// instant until it runs its own program, so asking for an idle file system would fail now and then.
+func unmount(dir string) error { return unix.Unmount(dir, unix.MNT_DETACH) }
 
 // TestDiskFull runs a scenario on file systems of growing size, so that each of its writes is once the one that does not
 // fit: what was acknowledged stays, the error names the bytes needed, and after room is made work goes on.
@@ -49,7 +53,7 @@ func TestDiskFull(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() {
-			if err := unix.Unmount(dir, 0); err != nil {
+			if err := unmount(dir); err != nil {
 				t.Error(err)
 			}
 		}()
@@ -121,7 +125,7 @@ func TestFullThenRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := unix.Unmount(dir, 0); err != nil {
+		if err := unmount(dir); err != nil {
 			t.Error(err)
 		}
 	}()
