@@ -32,7 +32,7 @@ type CoverageForecast struct {
 	Share float64 `json:"fallback_below_share"`
 }
 
-// forecast fills in work, coverage and what is stored.
+// forecast fills in work and coverage.
 func (p *Plan) forecast() error {
 	w := &p.Advice.Work
 	for _, s := range p.checkpoint.Shards() {
@@ -56,14 +56,14 @@ func (p *Plan) forecast() error {
 		if b := l.Block; b != nil {
 			even = float64(b.TopK) / float64(b.Experts)
 			need := max(floor.Rows(p.model.Hidden, p.Advice.BatchRows), floor.Rows(b.Inter, p.Advice.BatchRows))
-			c := CoverageForecast{Layers: 1, Experts: b.Experts, TopK: b.TopK, Even: even * float64(p.Advice.BatchRows), MinRows: need}
+			c := CoverageForecast{Experts: b.Experts, TopK: b.TopK, Even: even * float64(p.Advice.BatchRows), MinRows: need}
 			c.Share = float64(need) / c.Even
-			if i := slices.IndexFunc(p.Advice.Coverage, func(x CoverageForecast) bool { c.Layers = x.Layers; return c == x }); i >= 0 {
-				p.Advice.Coverage[i].Layers++
-			} else {
-				c.Layers = 1
+			i := slices.IndexFunc(p.Advice.Coverage, func(x CoverageForecast) bool { x.Layers = 0; return x == c })
+			if i < 0 {
+				i = len(p.Advice.Coverage)
 				p.Advice.Coverage = append(p.Advice.Coverage, c)
 			}
+			p.Advice.Coverage[i].Layers++
 		}
 		share := func(expert int) float64 {
 			if expert >= 0 {

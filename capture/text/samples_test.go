@@ -350,7 +350,7 @@ func TestCancelled(t *testing.T) {
 // TestLineWithoutEnd bounds the memory that one line may take.
 func TestLineWithoutEnd(t *testing.T) {
 	if testing.Short() {
-		t.Skip("writes 65 MiB")
+		t.Skip("-short leaves out what writes 65 MiB")
 	}
 	p := file(t, "a.jsonl", `{"text":"`+strings.Repeat("x", 64<<20)+"\"}\n{\"input_ids\":[1]}\n")
 	c := load(t, nil, nil, text.Options{}, p)

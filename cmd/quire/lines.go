@@ -14,6 +14,21 @@ import (
 	"quire/engine"
 )
 
+// lineOf is a value as one line of NDJSON. U+0085 is escaped like the line separators that encoding/json escapes itself: many
+// readers split lines there.
+func lineOf(v any) []byte {
+	var line bytes.Buffer
+	enc := json.NewEncoder(&line)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		panic(err) // only our own types come here
+	}
+	return bytes.ReplaceAll(line.Bytes(), []byte("\u0085"), []byte(`\u0085`))
+}
+
+// writeJSON writes one line of NDJSON. A reader that has gone away is no error.
+func writeJSON(w io.Writer, v any) { _, _ = w.Write(lineOf(v)) }
+
 // eachLine calls f for every line of the files ("-" or none: standard input) and writes what it gives as NDJSON. Output is
 // flushed whenever the input has nothing more to offer at once, so that the verb can be talked to line by line.
 func eachLine(ctx context.Context, files []string, o *output, f func(file string, n int, line []byte) (any, error)) error {
@@ -45,8 +60,6 @@ func linesOf(ctx context.Context, file string, stdin io.Reader, w *bufio.Writer,
 		defer fh.Close()
 		in = fh
 	}
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
 	r := bufio.NewReaderSize(in, 1<<16)
 	for n := 1; ; n++ {
 		if err := ctx.Err(); err != nil {
@@ -64,7 +77,7 @@ func linesOf(ctx context.Context, file string, stdin io.Reader, w *bufio.Writer,
 			return ferr
 		}
 		if v != nil {
-			if err := enc.Encode(v); err != nil {
+			if _, err := w.Write(lineOf(v)); err != nil {
 				return err
 			}
 		}

@@ -161,3 +161,13 @@ func TestSamplesWithoutTokenizer(t *testing.T) {
 	require.Contains(t, stderr, "E1201")
 	require.Contains(t, stderr, "c.jsonl:2")
 }
+
+// TestLinesSplitNowhereElse: characters at which readers of other languages end a line are escaped in every NDJSON line.
+func TestLinesSplitNowhereElse(t *testing.T) {
+	dir := t.TempDir()
+	write("t.jinja", `{{ messages[0].content }}`)(t, dir)
+	write("in.jsonl", `{"messages":[{"role":"user","content":"a\u0085b\u2028c\u2029d"}]}`+"\n")(t, dir)
+	exit, stdout, stderr := quire("render", "--template", filepath.Join(dir, "t.jinja"), filepath.Join(dir, "in.jsonl"))
+	require.Equal(t, 0, exit, stderr)
+	require.Equal(t, `{"text":"a\u0085b\u2028c\u2029d"}`+"\n", stdout)
+}

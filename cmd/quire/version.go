@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"runtime"
@@ -83,16 +81,4 @@ func buildVersion() string {
 		return info.Main.Version
 	}
 	return "devel"
-}
-
-// writeJSON writes one NDJSON line. U+0085 is escaped like the other line separators that encoding/json escapes: many
-// readers split lines there.
-func writeJSON(w io.Writer, v any) {
-	var line bytes.Buffer
-	enc := json.NewEncoder(&line)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		panic(err) // only our own types come here
-	}
-	_, _ = w.Write(bytes.ReplaceAll(line.Bytes(), []byte("\u0085"), []byte(`\u0085`))) // a reader may have gone away
 }
