@@ -33,13 +33,15 @@ const headBytes = 4 << 10
 
 // Check walks the whole file and gives what is wrong. An empty answer means that bbolt can follow every page number in
 // it without a panic or a loop, and, at depth Elements, that every tree is in order and every page is used exactly once.
-func (f *File) Check(depth Depth) []error {
+func (f *File) Check(depth Depth) []error { return f.check(depth).problems }
+
+func (f *File) check(depth Depth) *checker {
 	c := &checker{f: f, depth: depth, used: make([]uint64, f.pages/64+1), head: make([]byte, min(headBytes, f.pageSize))}
 	c.mark(0, 1)
 	c.mark(1, 1)
 	c.tree(f.Root(), nil, nil, 0)
 	c.freelist()
-	return c.problems
+	return c
 }
 
 func (c *checker) report(err error) {

@@ -2,8 +2,9 @@
 //
 // bbolt maps the file and follows what stands in it: a damaged page makes it panic, fault, overflow its stack or loop.
 // This reader checks every page number, length and offset against the file before it follows it, bounds the depth, and
-// gives an *Error that names the page. It never maps, so a file that shrinks under it is an error and not a fault, and
-// it never writes.
+// gives an *Error that names the page. It never maps, so a file that shrinks under it is an error and not a fault.
+//
+// Writer adds to such a file what bbolt would copy three times: see there.
 //
 // The format (bbolt v1.5.0, internal/common; little-endian hosts only):
 //
