@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 
 	bolt "go.etcd.io/bbolt"
-	berrors "go.etcd.io/bbolt/errors"
 
 	"quire/ledger/internal/boltfile"
 )
@@ -47,21 +46,17 @@ func (l *Ledger) Backup(ctx context.Context, to string, o BackupOptions) error {
 		}
 		for {
 			g.mu.Lock()
-			db := g.db
-			if db == nil { // no writer: copy the file while none can start
+			w := g.w
+			if w == nil { // no writer: copy the file while none can start
 				defer g.mu.Unlock()
 				return copyFile(ctx, g.path, path, rec)
 			}
 			g.mu.Unlock()
 			err := copyTo(path, func(f *os.File) error {
-				return guarded(rec.file(), func() error {
-					return db.View(func(tx *bolt.Tx) error {
-						_, err := tx.WriteTo(whileWanted{ctx, f})
-						return err
-					})
-				})
+				_, err := w.WriteTo(whileWanted{ctx, f})
+				return err
 			})
-			if !errors.Is(err, berrors.ErrDatabaseNotOpen) {
+			if !errors.Is(err, boltfile.ErrWriterClosed) {
 				return err
 			}
 		}

@@ -2,13 +2,14 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
-	"time"
 
-	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sync/semaphore"
+
+	"quire/ledger/internal/boltfile"
 )
 
 // blobRequest is one part of a payload: up to eight chunks, and the header when it is the last.
@@ -16,21 +17,42 @@ type blobRequest struct {
 	seg     *segment
 	ordinal uint64
 	first   uint32 // index of the first chunk
-	chunks  [][]byte
+	chunks  []chunk
 	header  []byte // nil unless this part completes the payload
 	weight  int64
 	done    chan struct{}
 	err     error
 
-	seal bool // close the segment's handle instead
+	bytes  int64 // stored, of all chunks
+	w      *boltfile.Writer
+	bucket []byte          // what leads to the chunks, once they are written
+	extent boltfile.Extent // where they are; no pages when they stand in bucket
 }
 
-func (r *blobRequest) size() int64 {
-	var n int64
-	for _, c := range r.chunks {
-		n += int64(len(c))
+// write hands the chunks to the kernel. It runs in the goroutine of who puts, several side by side: a payload whose bytes
+// are stored as they are goes from the caller's memory to the kernel's without a copy between.
+func (r *blobRequest) write() error {
+	if len(r.chunks) == 0 {
+		return nil
 	}
-	return n
+	var err error
+	if r.w, err = r.seg.writer(); err != nil {
+		return err
+	}
+	items := make([]boltfile.Item, len(r.chunks))
+	for i := range r.chunks {
+		items[i] = r.chunks[i].item(r.first + uint32(i))
+	}
+	n := boltfile.LeafBytes(items)
+	if r.w.Inlines(n) {
+		r.bucket = boltfile.InlineBucket(items)
+		return nil
+	}
+	if r.extent, err = r.w.Reserve(n); err != nil {
+		return err
+	}
+	r.bucket = r.extent.Bucket()
+	return r.w.WriteLeaf(r.extent, items)
 }
 
 // blobWriter owns the segment files. It is apart from the event writer so that no decision waits behind a capture.
@@ -76,12 +98,15 @@ func (w *blobWriter) submit(ctx context.Context, r *blobRequest) error {
 	}
 }
 
-// drop gives back what a part holds.
-func (w *blobWriter) drop(r *blobRequest) {
+// drop gives back what a part holds; what became no part of the file, also its place.
+func (w *blobWriter) drop(r *blobRequest, failed bool) {
 	for _, c := range r.chunks {
-		w.l.buffers.put(c)
+		w.l.buffers.put(c.buf)
 	}
 	r.chunks = nil
+	if failed && r.extent.Pages > 0 {
+		r.w.Release(r.extent)
+	}
 	if r.weight > 0 {
 		w.sem.Release(r.weight)
 		r.weight = 0
@@ -111,12 +136,7 @@ func (w *blobWriter) run() {
 			}
 			first = r
 		}
-		if first.seal {
-			first.err = w.close(first.seg)
-			close(first.done)
-			continue
-		}
-		group, size := []*blobRequest{first}, first.size()
+		group, size := []*blobRequest{first}, first.bytes
 		limit := w.l.opts.TransactionBytes + chunksPerPart*chunkOverhead // a full part and headers of others go together
 	drain:
 		for size <= limit && len(group) < 1024 {
@@ -125,90 +145,57 @@ func (w *blobWriter) run() {
 				if !ok {
 					break drain
 				}
-				if r.seal || r.seg != first.seg || size+r.size() > limit {
+				if r.seg != first.seg || size+r.bytes > limit {
 					held = r
 					break drain
 				}
 				group = append(group, r)
-				size += r.size()
+				size += r.bytes
 			default:
 				break drain
 			}
 		}
 		err := w.commit(first.seg, group)
 		for _, r := range group {
-			r.err = err
-			w.drop(r)
+			if r.err == nil {
+				r.err = err
+			}
+			w.drop(r, r.err != nil)
 			close(r.done)
 		}
 	}
 }
 
-// commit writes a group of parts of one segment in one transaction.
+// commit makes a group of parts of one segment durable, and part of the file, in one transaction.
 func (w *blobWriter) commit(seg *segment, group []*blobRequest) error {
 	if err := w.l.usable(); err != nil {
 		return err
 	}
-	if seg.failed != nil {
-		return seg.failed
+	if err := seg.broken(); err != nil {
+		return err
 	}
-	name := seg.rec.file()
-	if seg.db == nil {
-		var file *os.File
-		db, err := openBolt(seg.path, name, bolt.Options{NoFreelistSync: true, InitialMmapSize: int(w.l.opts.SegmentBytes + 256<<20),
-			OpenFile: func(name string, flag int, perm os.FileMode) (_ *os.File, err error) {
-				file, err = os.OpenFile(name, flag, perm)
-				return file, err
-			}})
-		if err != nil {
-			return w.fail(seg, group, err)
-		}
-		db.AllocSize = 64 << 20
-		seg.mu.Lock()
-		seg.db, seg.dbFile = db, file
-		seg.mu.Unlock()
-	}
-	if groupSize(group) >= writebackFrom {
-		defer earlyWriteback(seg.dbFile)()
-	}
-	committing := false
-	err := guarded(name, func() error {
-		tx, err := seg.db.Begin(true)
-		if err != nil {
-			return err
-		}
-		defer func() {
-			if !committing {
-				_ = tx.Rollback()
-			}
-		}()
-		parts, headers := tx.Bucket(bucketParts), tx.Bucket(bucketHeaders)
-		parts.FillPercent, headers.FillPercent = 1, 1
-		for _, r := range group {
-			if len(r.chunks) > 0 {
-				b, err := parts.CreateBucket(partKey(r.ordinal, r.first/chunksPerPart))
-				if err != nil {
-					return err
-				}
-				b.FillPercent = 1
-				for i, c := range r.chunks {
-					if err := b.Put(indexKey(r.first+uint32(i)), c); err != nil {
-						return err
-					}
-				}
-			}
-			if r.header != nil {
-				if err := headers.Put(seqKey(r.ordinal), r.header); err != nil {
-					return err
-				}
-			}
-		}
-		failpoint("put.before-commit")
-		committing = true
-		return tx.Commit()
-	})
+	sw, err := seg.writer()
 	if err != nil {
-		return w.fail(seg, group, err)
+		return w.fail(seg, groupSize(group), err)
+	}
+	var puts []boltfile.Put
+	for _, r := range group {
+		if r.extent.Pages > 0 {
+			if err := sw.Lost(r.extent); err != nil {
+				r.err = w.fail(seg, r.bytes, err)
+				continue
+			}
+		}
+		if r.bucket != nil {
+			puts = append(puts, boltfile.Put{Table: bucketParts, Key: partKey(r.ordinal, r.first/chunksPerPart), Value: r.bucket, Bucket: true})
+		}
+		if r.header != nil {
+			puts = append(puts, boltfile.Put{Table: bucketHeaders, Key: seqKey(r.ordinal), Value: r.header})
+		}
+	}
+	failpoint("put.before-commit")
+	if err := sw.Commit(puts); err != nil {
+		return w.fail(seg, groupSize(group), err)
 	}
 	failpoint("put.committed")
 	return nil
@@ -216,70 +203,29 @@ func (w *blobWriter) commit(seg *segment, group []*blobRequest) error {
 
 func groupSize(group []*blobRequest) (n int64) {
 	for _, r := range group {
-		n += r.size()
+		n += r.bytes
 	}
 	return n
 }
 
-// writebackFrom is the size of a transaction from which the disk is set to work before all pages were handed over.
-const writebackFrom = 2 << 20
-
-// earlyWriteback keeps the disk busy while bbolt writes the pages of a transaction one after the other: left alone, the
-// kernel begins at the sync, when they all lie in its cache. It changes nothing in what is durable when. The function given
-// ends it and waits.
-func earlyWriteback(f *os.File) (end func()) {
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(700 * time.Microsecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-tick.C:
-				startWriteback(f)
-			}
-		}
-	}()
-	return func() {
-		close(stop)
-		<-done
+// fail turns a failed write into what callers should see. A full disk leaves the segment usable, unless a header was not
+// written; after anything else the segment takes no more, and neither does the ledger.
+func (w *blobWriter) fail(seg *segment, size int64, err error) error {
+	if errors.Is(err, boltfile.ErrWriterClosed) || errors.Is(err, os.ErrClosed) {
+		return ErrClosed
 	}
-}
-
-// fail turns a failed write into what callers should see. A full disk leaves the segment usable; after anything else the
-// segment takes no more, and neither does the ledger.
-func (w *blobWriter) fail(seg *segment, group []*blobRequest, err error) error {
-	if isFull(err) {
-		err = w.l.fullError(groupSize(group)+1<<20, err)
+	if isFull(err) && !errors.As(err, new(*boltfile.DoubtError)) {
+		err = w.l.fullError(size+1<<20, err)
 		w.l.setFull(err)
 		return err
 	}
-	seg.failed = poisoned(fmt.Errorf("%s: %w", seg.rec.file(), err))
 	w.l.poison(err)
-	return seg.failed
-}
-
-func (w *blobWriter) close(seg *segment) error {
 	seg.mu.Lock()
-	db := seg.db
-	seg.db = nil
-	seg.mu.Unlock()
-	if db == nil {
-		return nil
+	defer seg.mu.Unlock()
+	if seg.failed == nil {
+		seg.failed = poisoned(fmt.Errorf("%s: %w", seg.rec.file(), err))
 	}
-	return guarded(seg.rec.file(), db.Close)
-}
-
-// handle closes a segment's write handle, in order with the parts submitted before.
-func (w *blobWriter) closeSegment(ctx context.Context, seg *segment) error {
-	r := &blobRequest{seg: seg, seal: true, done: make(chan struct{})}
-	if err := w.submit(ctx, r); err != nil {
-		return err
-	}
-	<-r.done
-	return r.err
+	return seg.failed
 }
 
 // buffers recycles chunk buffers.

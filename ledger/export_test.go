@@ -1,6 +1,9 @@
 package ledger
 
-import "time"
+import (
+	"os"
+	"time"
+)
 
 // SetFailpoint lets a test stop the process at the named instants. Failpoints lists the names.
 func SetFailpoint(f func(name string)) {
@@ -9,6 +12,15 @@ func SetFailpoint(f func(name string)) {
 		return
 	}
 	failHook.Store(&f)
+}
+
+// SetSync lets a test stand in for the sync of segments; nil ends that.
+func SetSync(f func(*os.File) error) {
+	if f == nil {
+		syncHook.Store(nil)
+		return
+	}
+	syncHook.Store(&f)
 }
 
 // Failpoints are the names that occur.

@@ -17,7 +17,7 @@ func failpoint(name string) {
 var failpoints = []string{
 	"create.database", "create.head", "create.renamed",
 	"append.before-commit", "append.committed", "head.write", "head.written", "head.synced",
-	"put.before-commit", "put.committed",
+	"put.written", "put.before-commit", "put.committed",
 	"segment.created", "segment.renamed", "segment.registered", "segment.rolled", "segment.trimmed", "segment.sealed",
 	"relocate.before-commit", "relocate.committed",
 	"retire.recorded", "retire.unlinked", "retire.done",

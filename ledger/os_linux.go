@@ -17,9 +17,11 @@ func fdatasync(f *os.File) error {
 	}
 }
 
-// startWriteback asks the kernel to begin writing what is dirty of f, and waits for nothing.
-func startWriteback(f *os.File) {
-	_ = unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
+// startWriteback asks the kernel to begin writing what is dirty of a stretch, and waits for nothing.
+func startWriteback(f *os.File, off, n int64) {
+	if c, err := f.SyscallConn(); err == nil {
+		_ = c.Control(func(fd uintptr) { _ = unix.SyncFileRange(int(fd), off, n, unix.SYNC_FILE_RANGE_WRITE) })
+	}
 }
 
 // bootID tells boots of one host apart.

@@ -15,7 +15,7 @@ func bootID() string { return "" }
 // fileSystem does not tell network file systems apart here.
 func fileSystem(string) (name string, network bool) { return "", false }
 
-func startWriteback(*os.File) {}
+func startWriteback(*os.File, int64, int64) {}
 
 func adviseSequential(*os.File, int64, int64) {}
 

@@ -54,8 +54,8 @@ func (l *Ledger) Put(ctx context.Context, class Class, segmentKey string, id cod
 	return l.put(ctx, class, segmentKey, id, r, nil)
 }
 
-// PutBytes is Put of bytes in memory, which must not change before it returns. It is faster: nothing is copied on the way to
-// the encoder, and the SHA-256 is computed while the disk writes.
+// PutBytes is Put of bytes in memory, which must not change before it returns. It is faster: with codec none
+// they go from where they lie to the kernel, and the SHA-256 is computed meanwhile.
 func (l *Ledger) PutBytes(ctx context.Context, class Class, segmentKey string, id codec.ID, b []byte) (PayloadRef, error) {
 	return l.put(ctx, class, segmentKey, id, nil, b)
 }
@@ -77,6 +77,7 @@ func (l *Ledger) put(ctx context.Context, class Class, segmentKey string, id cod
 	if err != nil {
 		return ref, err
 	}
+	defer seg.leave()
 	ref = PayloadRef{Class: class, Segment: segmentKey, seg: seg}
 	p := &putter{l: l, ctx: ctx, seg: seg, ordinal: ordinal, codec: id, verify: l.opts.VerifyEncode(class), size: -1}
 	if r != nil {
@@ -116,84 +117,75 @@ type putter struct {
 	inFlight       []*blobRequest // at most one part being committed while the next is encoded
 }
 
-// stream puts what r gives, holding one chunk of it at a time.
-func (p *putter) stream(r io.Reader) (sum Digest, err error) {
-	raw := p.l.buffers.get()
-	defer p.l.buffers.put(raw)
-	raw = raw[:p.l.opts.ChunkBytes]
+// stream puts what r gives, holding at most two parts of it at a time.
+func (p *putter) stream(r io.Reader) (Digest, error) {
 	hash := sha256.New()
 	for {
-		n, err := io.ReadFull(r, raw)
+		raw := p.l.buffers.get()
+		n, err := io.ReadFull(r, raw[:p.l.opts.ChunkBytes])
+		raw = raw[:n]
 		if n > 0 {
-			hash.Write(raw[:n])
-			if err := p.chunk(raw[:n]); err != nil {
-				return sum, err
+			hash.Write(raw)
+			if err := p.chunk(raw, raw); err != nil {
+				return Digest{}, err
 			}
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			break
 		}
 		if err != nil {
-			return sum, fmt.Errorf("ledger: payload source: %w", err)
+			return Digest{}, fmt.Errorf("ledger: payload source: %w", err)
 		}
 	}
-	hash.Sum(sum[:0])
-	return sum, p.finish(sum)
+	return p.finish(func() (sum Digest) { hash.Sum(sum[:0]); return sum })
 }
 
-// hashAhead is the length from which hashing takes longer than the syncs of a further transaction.
-const hashAhead = 2 << 20
+// hashBeside is the length from which hashing is worth a goroutine.
+const hashBeside = 256 << 10
 
-// bytes puts b. The SHA-256 of a long b takes about as long as writing it, so it is computed beside: when it is not there
-// at the end, the chunks go ahead and the header follows in a transaction of its own.
+// bytes puts b. Its SHA-256 takes about as long as handing it to the kernel, and is computed meanwhile.
 func (p *putter) bytes(b []byte) (Digest, error) {
-	var sum Digest
-	hashed := make(chan struct{})
-	if len(b) < hashAhead {
-		sum = sha256.Sum256(b)
-		close(hashed)
-	} else {
+	sum := func() Digest { return sha256.Sum256(b) }
+	if len(b) >= hashBeside {
+		var d Digest
+		hashed := make(chan struct{})
 		go func() {
-			sum = sha256.Sum256(b)
+			d = sha256.Sum256(b)
 			close(hashed)
 		}()
 		defer func() { <-hashed }() // b is the caller's again
+		sum = func() Digest { <-hashed; return d }
 	}
 	for at := 0; at < len(b); at += p.l.opts.ChunkBytes {
-		if err := p.chunk(b[at:min(at+p.l.opts.ChunkBytes, len(b))]); err != nil {
+		if err := p.chunk(b[at:min(at+p.l.opts.ChunkBytes, len(b))], nil); err != nil {
 			return Digest{}, err
 		}
 	}
-	select {
-	case <-hashed:
-	default:
-		if p.part != nil {
-			if err := p.send(); err != nil {
-				return Digest{}, err
-			}
-		}
-		<-hashed
-	}
-	return sum, p.finish(sum)
+	return p.finish(sum)
 }
 
 // finish adds the header and waits until all is durable.
-func (p *putter) finish(sum Digest) error {
+func (p *putter) finish(digest func() Digest) (Digest, error) {
 	if p.part == nil { // the header alone
 		p.part = p.newPart()
 	}
+	if err := p.write(); err != nil {
+		return Digest{}, err
+	}
+	sum := digest()
 	p.part.header = encodePayloadHead(payloadHead{Codec: p.codec, Length: p.length, SHA256: sum, ChunkRaw: uint32(p.l.opts.ChunkBytes), Chunks: p.chunks})
 	if err := p.send(); err != nil {
-		return err
+		return Digest{}, err
 	}
-	return p.settle()
+	return sum, p.settle()
 }
 
 func (p *putter) newPart() *blobRequest {
 	return &blobRequest{seg: p.seg, ordinal: p.ordinal, first: p.chunks, done: make(chan struct{})}
 }
 
-func (p *putter) chunk(raw []byte) error {
+// chunk adds raw to the part that is being made, and sends that when it is full. buf is raw's memory when it is to be recycled.
+func (p *putter) chunk(raw, buf []byte) error {
 	if p.part == nil {
 		// The budget is taken for the whole part, in the worst case, before its memory is. Were it taken chunk by chunk,
 		// several putters could each hold a piece of a part and wait for the others for ever.
@@ -204,16 +196,31 @@ func (p *putter) chunk(raw []byte) error {
 		p.part = p.newPart()
 		p.part.weight = weight
 	}
-	buf := p.l.buffers.get()
-	buf, err := encodeChunk(buf[:0], p.codec, raw, p.ordinal, p.chunks, p.verify)
-	if err != nil {
-		return err
+	body, used := raw, codec.None
+	if p.codec != codec.None {
+		var err error
+		if body, used, err = codec.Encode(p.l.buffers.get(), p.codec, raw); err != nil {
+			return err
+		}
+		if p.verify && used != codec.None {
+			if err := codec.Verify(used, body, raw); err != nil {
+				return err
+			}
+		}
+		p.l.buffers.put(buf)
+		buf = body
 	}
-	p.part.chunks = append(p.part.chunks, buf)
+	c := frameChunk(used, body, len(raw), p.ordinal, p.chunks)
+	c.buf = buf
+	p.part.chunks = append(p.part.chunks, c)
+	p.part.bytes += c.size()
 	p.length += int64(len(raw))
-	p.stored += int64(len(buf))
+	p.stored += c.size()
 	p.chunks++
 	if p.chunks%chunksPerPart == 0 && (p.size < 0 || p.length < p.size) {
+		if err := p.write(); err != nil {
+			return err
+		}
 		return p.send()
 	}
 	return nil
@@ -231,12 +238,22 @@ func (p *putter) partWeight() int64 {
 	return min(chunks*int64(p.l.opts.ChunkBytes+chunkOverhead), p.l.opts.InFlightBytes)
 }
 
-// send hands the part over and waits for the one before.
+// write hands the part's chunks to the kernel.
+func (p *putter) write() error {
+	err := p.part.write()
+	failpoint("put.written")
+	if err != nil {
+		return p.l.blobs.fail(p.seg, p.part.bytes, err)
+	}
+	return nil
+}
+
+// send has the part committed, and waits for the one before.
 func (p *putter) send() error {
 	part := p.part
 	p.part = nil
 	if err := p.l.blobs.submit(p.ctx, part); err != nil {
-		p.l.blobs.drop(part)
+		p.l.blobs.drop(part, true)
 		return err
 	}
 	p.inFlight = append(p.inFlight, part)
@@ -257,7 +274,7 @@ func (p *putter) wait() error {
 func (p *putter) settle() error {
 	var first error
 	if p.part != nil {
-		p.l.blobs.drop(p.part)
+		p.l.blobs.drop(p.part, true)
 		p.part = nil
 	}
 	for len(p.inFlight) > 0 {

@@ -1,17 +1,21 @@
 package ledger
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	bolt "go.etcd.io/bbolt"
 
 	"quire/ledger/codec"
+	"quire/ledger/internal/boltfile"
 )
 
 // A segment file holds the payloads of one retention class and segment key. Buckets:
@@ -158,22 +162,31 @@ func chunkCRC(ordinal uint64, index uint32, body []byte) uint32 {
 	return crcUpdate(crcOf(seed[:]), body)
 }
 
-// encodeChunk appends the stored form of a chunk to dst.
-func encodeChunk(dst []byte, id codec.ID, raw []byte, ordinal uint64, index uint32, verify bool) ([]byte, error) {
-	start := len(dst)
-	dst = append(dst, make([]byte, chunkHeader)...)
-	dst, used, err := codec.Encode(dst, id, raw)
-	if err != nil {
-		return dst[:start], err
-	}
-	if verify && used != codec.None {
-		if err := codec.Verify(used, dst[start+chunkHeader:], raw); err != nil {
-			return dst[:start], err
-		}
-	}
-	binary.LittleEndian.PutUint16(dst[start:], uint16(used))
-	binary.LittleEndian.PutUint32(dst[start+4:], uint32(len(raw)))
-	return binary.LittleEndian.AppendUint32(dst, chunkCRC(ordinal, index, dst[start:])), nil
+// chunk is the stored form of a chunk: what stands before, the stored bytes, and the checksum.
+type chunk struct {
+	frame [chunkOverhead]byte // header and checksum
+	body  []byte              // the caller's own, or in buf
+	buf   []byte              // to be recycled
+}
+
+func (c *chunk) size() int64 { return int64(len(c.body)) + chunkOverhead }
+
+// item is the chunk as a key of its part.
+func (c *chunk) item(index uint32) boltfile.Item {
+	return boltfile.Item{Key: indexKey(index), Value: [][]byte{c.frame[:chunkHeader], c.body, c.frame[chunkHeader:]}}
+}
+
+// frameChunk gives the stored form of a chunk whose body was encoded with a codec.
+func frameChunk(id codec.ID, body []byte, rawLen int, ordinal uint64, index uint32) (c chunk) {
+	c.body = body
+	binary.LittleEndian.PutUint16(c.frame[:], uint16(id))
+	binary.LittleEndian.PutUint32(c.frame[4:], uint32(rawLen))
+	var seed [12]byte
+	binary.BigEndian.PutUint64(seed[:], ordinal)
+	binary.BigEndian.PutUint32(seed[8:], index)
+	crc := crcUpdate(crcUpdate(crcOf(seed[:]), c.frame[:chunkHeader]), body)
+	binary.LittleEndian.PutUint32(c.frame[chunkHeader:], crc)
+	return c
 }
 
 // checkChunk verifies a stored chunk's checksum and gives its parts.
@@ -199,7 +212,7 @@ func indexKey(index uint32) []byte { return binary.BigEndian.AppendUint32(nil, i
 
 func seqKey(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
 
-// segment is a segment of the running ledger. Its db is owned by the blob writer.
+// segment is a segment of the running ledger. Those who put write their payloads' pages; the blob writer commits them.
 type segment struct {
 	rec  segmentRecord
 	path string
@@ -208,10 +221,108 @@ type segment struct {
 	next    uint64              // ordinal of the next payload
 	pending map[uint64]struct{} // payloads being put, or put and not yet named by an event
 	bytes   int64               // raw bytes put in this stay
-	db      *bolt.DB            // nil until written to in this stay, or when sealed
-	dbFile  *os.File            // what db writes to; its own
+	w       *boltfile.Writer    // nil until written to in this stay, or when sealed
 	file    *os.File            // for readers
 	failed  error               // why it cannot be written any more
+	putting int                 // payloads being put
+	sealing bool                // no further ones
+	idle    chan struct{}       // closed when none is being put any more, for who seals
+	shut    bool                // the ledger was closed
+}
+
+// take claims the next ordinal, unless the segment is no longer open. leave ends what it began.
+func (g *segment) take() (uint64, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.rec.State != segOpen || g.sealing {
+		return 0, false
+	}
+	n := g.next
+	g.next++
+	g.pending[n] = struct{}{}
+	g.putting++
+	return n, true
+}
+
+func (g *segment) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.putting--; g.putting == 0 && g.idle != nil {
+		close(g.idle)
+		g.idle = nil
+	}
+}
+
+// quiesce lets no payload begin in the segment and waits for those that have: each is in one file, whole. resume takes it back.
+func (g *segment) quiesce(ctx context.Context) error {
+	g.mu.Lock()
+	g.sealing = true
+	if g.putting == 0 {
+		g.mu.Unlock()
+		return nil
+	}
+	if g.idle == nil {
+		g.idle = make(chan struct{})
+	}
+	idle := g.idle
+	g.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		g.resume()
+		return context.Cause(ctx)
+	}
+}
+
+func (g *segment) resume() {
+	g.mu.Lock()
+	g.sealing = false
+	g.mu.Unlock()
+}
+
+// broken says why the segment cannot be written.
+func (g *segment) broken() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.failed
+}
+
+// writer gives what adds to the segment's file.
+func (g *segment) writer() (*boltfile.Writer, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.w != nil {
+		return g.w, nil
+	}
+	if g.shut {
+		return nil, boltfile.ErrWriterClosed
+	}
+	f, err := os.OpenFile(g.path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	w, err := boltfile.NewWriter(f, syncSegment)
+	if err != nil {
+		f.Close()
+		if errors.Is(err, boltfile.ErrFormat) {
+			err = &DamageError{File: g.rec.file(), Chunk: -1, What: "a page does not hold what it should", Inner: err}
+		}
+		return nil, err
+	}
+	w.Wrote = startWriteback // the disk works while the next bytes are handed over and hashed
+	g.w = w
+	return w, nil
+}
+
+// syncHook, when set by a test, stands in for the sync of a segment.
+var syncHook atomic.Pointer[func(*os.File) error]
+
+func syncSegment(f *os.File) error {
+	if h := syncHook.Load(); h != nil {
+		return (*h)(f)
+	}
+	return fdatasync(f)
 }
 
 // createSegmentFile makes an empty, durable segment file under its final name.

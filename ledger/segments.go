@@ -18,6 +18,7 @@ type segmentSet struct {
 	byID    map[uint32]*segment
 	current map[string]*segment
 	making  claims
+	sealing claims
 	last    uint32 // greatest id
 }
 
@@ -51,7 +52,7 @@ func (s *segmentSet) of(class Class, key string) []*segment {
 	return list
 }
 
-// begin gives the segment into which a payload goes, and the payload's number in it.
+// begin gives the segment into which a payload goes, and the payload's number in it. The caller ends with leave.
 func (s *segmentSet) begin(ctx context.Context, class Class, key string) (*segment, uint64, error) {
 	name := segmentName(class, key)
 	for {
@@ -73,19 +74,6 @@ func (s *segmentSet) full(seg *segment) bool {
 	seg.mu.Lock()
 	defer seg.mu.Unlock()
 	return seg.bytes >= s.l.opts.SegmentBytes
-}
-
-// take claims the next ordinal, unless the segment is no longer open.
-func (g *segment) take() (uint64, bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.rec.State != segOpen {
-		return 0, false
-	}
-	n := g.next
-	g.next++
-	g.pending[n] = struct{}{}
-	return n, true
 }
 
 // roll makes a new segment for a class and key after old, which may be nil.
@@ -173,17 +161,29 @@ func (s *segmentSet) setState(ctx context.Context, seg *segment, change func(*se
 	return err
 }
 
-// seal ends writing to a segment.
+// seal ends writing to a segment, once those who put into it are done.
 func (s *segmentSet) seal(ctx context.Context, seg *segment) error {
+	release, err := s.sealing.acquire(ctx, seg.path)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := seg.quiesce(ctx); err != nil {
+		return err
+	}
+	defer seg.resume()
 	seg.mu.Lock()
 	if seg.rec.State != segOpen {
 		seg.mu.Unlock()
 		return nil
 	}
-	raw := seg.bytes
+	raw, w := seg.bytes, seg.w
+	seg.w = nil
 	seg.mu.Unlock()
-	if err := s.l.blobs.closeSegment(ctx, seg); err != nil {
-		return err
+	if w != nil {
+		if err := w.Close(); err != nil {
+			return err
+		}
 	}
 	size, txid, err := trimSegment(seg.path, seg.rec.file())
 	if err != nil {
@@ -195,7 +195,7 @@ func (s *segmentSet) seal(ctx context.Context, seg *segment) error {
 }
 
 // Seal ends writing to the segments of a class and key: they are read-only from now on, and a further Put starts a new
-// file. Payloads that are being put must be finished.
+// file. It waits for payloads that are being put.
 func (l *Ledger) Seal(ctx context.Context, class Class, segmentKey string) error {
 	for _, g := range l.segments.of(class, segmentKey) {
 		if err := l.segments.seal(ctx, g); err != nil {
@@ -212,9 +212,10 @@ func (s *segmentSet) closeFiles() error {
 	var errs []error
 	for _, g := range s.byID {
 		g.mu.Lock()
-		if g.db != nil {
-			errs = append(errs, guarded(g.rec.file(), g.db.Close))
-			g.db = nil
+		g.shut = true
+		if g.w != nil {
+			errs = append(errs, g.w.Close())
+			g.w = nil
 		}
 		if g.file != nil {
 			errs = append(errs, g.file.Close())

@@ -212,6 +212,15 @@ func (s liveSegments) record(id uint32) (segmentRecord, error) {
 }
 
 func (s liveSegments) with(rec segmentRecord, f func(file *os.File, parts, headers boltfile.Bucket) error) error {
+	for {
+		err := s.once(rec, f)
+		if !errors.Is(err, boltfile.ErrWriterClosed) { // else it was sealed meanwhile
+			return err
+		}
+	}
+}
+
+func (s liveSegments) once(rec segmentRecord, f func(file *os.File, parts, headers boltfile.Bucket) error) error {
 	g := s.l.segments.get(rec.ID)
 	if g == nil {
 		return damagedf(databaseName, "segment %d is not recorded", rec.ID)
@@ -227,27 +236,17 @@ func (s liveSegments) with(rec segmentRecord, f func(file *os.File, parts, heade
 		}
 		g.file = file
 	}
-	file, db, sealed := g.file, g.db, g.rec.State != segOpen
-	if db == nil {
-		if sealed { // nobody will write it again
-			g.mu.Unlock()
-		} else {
-			defer g.mu.Unlock() // the blob writer must not open it meanwhile
-		}
-		return readSegment(file, rec.file(), f)
+	file, w, sealed := g.file, g.w, g.rec.State != segOpen
+	if w != nil {
+		g.mu.Unlock()
+		return w.View(file, func(root boltfile.Bucket) error { return withTables(root, rec.file(), file, f) })
 	}
-	g.mu.Unlock()
-	// The transaction pins the pages; they are read past the mapping, so that damage cannot fault.
-	return guarded(rec.file(), func() error {
-		return db.View(func(tx *bolt.Tx) error {
-			st, err := file.Stat()
-			if err != nil {
-				return err
-			}
-			root := boltfile.At(file, st.Size(), segmentPage).BucketAt(uint64(tx.Cursor().Bucket().Root()))
-			return withTables(root, rec.file(), file, f)
-		})
-	})
+	if sealed { // nobody will write it again
+		g.mu.Unlock()
+	} else {
+		defer g.mu.Unlock() // nobody must begin to write it meanwhile
+	}
+	return readSegment(file, rec.file(), f)
 }
 
 // stillSegments reads the segments of a ledger that nobody writes.

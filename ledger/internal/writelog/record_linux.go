@@ -2,6 +2,7 @@ package writelog
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -243,7 +244,11 @@ func (r *recorder) begin(tid int, c *call) {
 		if fd := r.fds[int(int32(c.args[4]))]; fd != nil && c.args[2]&unix.PROT_WRITE != 0 && c.args[3]&unix.MAP_SHARED != 0 {
 			r.fail("a file is mapped for writing: its writes cannot be seen")
 		}
-	case unix.SYS_WRITEV, unix.SYS_PWRITEV, unix.SYS_PWRITEV2, unix.SYS_FALLOCATE,
+	case unix.SYS_PWRITEV:
+		if fd != nil { // the offset is the low half of two arguments, whole on 64 bits
+			r.add(c, Op{Kind: Write, File: fd.file, Off: int64(c.args[3]), Data: r.vector(tid, c.args[1], c.args[2])})
+		}
+	case unix.SYS_WRITEV, unix.SYS_PWRITEV2, unix.SYS_FALLOCATE,
 		unix.SYS_DUP, unix.SYS_DUP3, unix.SYS_IOCTL:
 		if fd != nil {
 			r.fail("system call %d on a recorded file is not known to the recorder", c.nr)
@@ -268,7 +273,7 @@ func (r *recorder) end(tid int, c *call, result int64) {
 		r.log.Ops = append(r.log.Ops, op)
 	}
 	switch c.nr {
-	case unix.SYS_WRITE, unix.SYS_PWRITE64:
+	case unix.SYS_WRITE, unix.SYS_PWRITE64, unix.SYS_PWRITEV:
 		if c.op == nil || result < 0 {
 			return
 		}
@@ -369,6 +374,15 @@ func (r *recorder) memory(tid int, addr, n uint64) []byte {
 			return b
 		}
 		got += k
+	}
+	return b
+}
+
+// vector reads the memory that n struct iovec name.
+func (r *recorder) vector(tid int, addr, n uint64) []byte {
+	var b []byte
+	for list := r.memory(tid, addr, 16*n); len(list) > 0; list = list[16:] {
+		b = append(b, r.memory(tid, binary.NativeEndian.Uint64(list), binary.NativeEndian.Uint64(list[8:]))...)
 	}
 	return b
 }
