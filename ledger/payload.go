@@ -15,18 +15,22 @@ import (
 	"quire/ledger/internal/boltfile"
 )
 
-// PayloadReader reads the raw bytes of a payload. Read from start to end verifies checksum and SHA-256: it gives an
-// error instead of io.EOF when the bytes are not those that the event names. ReadAt verifies the checksums of the chunks
-// that it touches, and is safe for concurrent use with itself.
+// PayloadReader reads the raw bytes of a payload. Read and WriteTo from start to end verify checksums and SHA-256: they give
+// an error instead of io.EOF when the bytes are not those that the event names. They read ahead by a few chunks in a
+// goroutine of their own, which ends with the payload or with Close. ReadAt verifies the checksums of the chunks that it
+// touches, and is safe for concurrent use with itself.
 type PayloadReader struct {
 	ctx   context.Context
 	where DamageError // seq, key, role for errors
 	len   int64
 	sha   Digest
 
-	pos  int64
-	hash hash.Hash
-	src  payloadSource
+	pos    int64  // of what was handed out
+	piece  []byte // decoded and hashed, not yet handed out
+	hashed int64
+	hash   hash.Hash
+	src    payloadSource
+	ahead  *ahead
 }
 
 // payloadSource gives raw bytes in some way.
@@ -85,7 +89,7 @@ func (v *view) ReadPayload(ctx context.Context, e Event, role string) ([]byte, e
 	}
 	defer r.Close()
 	b := make([]byte, r.Len())
-	if _, err := io.ReadFull(r, b); err != nil && !errors.Is(err, io.EOF) {
+	if _, err := io.ReadFull(r, b); err != nil {
 		return nil, err
 	}
 	return b, r.verify()
@@ -102,37 +106,76 @@ func (r *PayloadReader) Len() int64 { return r.len }
 
 // Read gives the next bytes in order.
 func (r *PayloadReader) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, context.Cause(r.ctx)
+	if len(p) == 0 {
+		return 0, nil
 	}
-	if r.pos >= r.len {
-		if err := r.verify(); err != nil {
-			return 0, err
-		}
-		return 0, io.EOF
-	}
-	n := int(min(int64(len(p)), r.len-r.pos))
-	if s, ok := r.src.(*segmentSource); ok { // no further than the chunk that is decoded
-		n = int(min(int64(n), int64(s.loc.ChunkRaw)-r.pos%int64(s.loc.ChunkRaw)))
-	}
-	if err := r.src.readAt(p[:n], r.pos); err != nil {
+	if err := r.more(len(p)); err != nil {
 		return 0, err
 	}
-	r.hash.Write(p[:n])
-	r.pos += int64(n)
-	if r.pos == r.len {
-		if err := r.verify(); err != nil {
-			return 0, err
+	n := copy(p, r.piece)
+	r.piece, r.pos = r.piece[n:], r.pos+int64(n)
+	return n, nil
+}
+
+// WriteTo gives everything that is left to w, without a copy between.
+func (r *PayloadReader) WriteTo(w io.Writer) (n int64, err error) {
+	for {
+		if err := r.more(copyBytes); err != nil {
+			if err == io.EOF {
+				err = nil
+			}
+			return n, err
+		}
+		k, err := w.Write(r.piece)
+		r.piece, r.pos, n = r.piece[k:], r.pos+int64(k), n+int64(k)
+		if err != nil {
+			return n, err
 		}
 	}
-	return n, nil
+}
+
+// copyBytes is how much WriteTo reads at a time of what is not cut into chunks.
+const copyBytes = 256 << 10
+
+// more makes sure that there is a piece. The last one is only given when all of them have the digest.
+func (r *PayloadReader) more(want int) (err error) {
+	if err := r.ctx.Err(); err != nil {
+		return context.Cause(r.ctx)
+	}
+	if len(r.piece) > 0 {
+		return nil
+	}
+	if r.hashed == r.len {
+		if err := r.verify(); err != nil {
+			return err
+		}
+		return io.EOF
+	}
+	if s, ok := r.src.(*segmentSource); ok {
+		if r.ahead == nil {
+			r.ahead = s.readAhead(r.ctx)
+		}
+		r.piece, err = r.ahead.next()
+	} else {
+		r.piece = make([]byte, min(int64(want), r.len-r.hashed))
+		err = r.src.readAt(r.piece, r.hashed)
+	}
+	if err != nil {
+		r.piece = nil
+		return err
+	}
+	r.hash.Write(r.piece)
+	if r.hashed += int64(len(r.piece)); r.hashed == r.len {
+		if err := r.verify(); err != nil {
+			r.piece = nil
+			return err
+		}
+	}
+	return nil
 }
 
 // verify compares the digest once everything was read in order.
 func (r *PayloadReader) verify() error {
-	if r.pos != r.len {
-		return nil
-	}
 	var got Digest
 	r.hash.Sum(got[:0])
 	if got != r.sha {
@@ -160,14 +203,19 @@ func (r *PayloadReader) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // Close releases the reader.
-func (r *PayloadReader) Close() error { return r.src.close() }
+func (r *PayloadReader) Close() error {
+	if r.ahead != nil {
+		r.ahead.close()
+	}
+	return r.src.close()
+}
 
 type inlineSource []byte
 
 func (s inlineSource) readAt(p []byte, off int64) error { copy(p, s[off:]); return nil }
 func (s inlineSource) close() error                     { return nil }
 
-// segmentSource decodes chunks of a segment, and keeps the one decoded last.
+// segmentSource decodes chunks of a segment, and keeps the one that was read last out of order.
 type segmentSource struct {
 	r     *PayloadReader
 	files segmentFiles
@@ -176,8 +224,13 @@ type segmentSource struct {
 
 	mu     sync.Mutex
 	cached int64
-	raw    []byte
-	stored []byte
+	last   chunkBuffer
+}
+
+// chunkBuffer is memory for one chunk.
+type chunkBuffer struct {
+	stored, decoded []byte
+	raw             []byte // the chunk's bytes, in one of the others
 }
 
 // header compares the payload's own header with what the event says.
@@ -213,29 +266,33 @@ func (s *segmentSource) readAt(p []byte, off int64) error {
 	defer s.mu.Unlock()
 	for len(p) > 0 {
 		i := off / int64(s.loc.ChunkRaw)
-		if err := s.load(i); err != nil {
-			return err
+		if s.cached != i {
+			s.cached = -1
+			if err := s.load(i, &s.last); err != nil {
+				return err
+			}
+			s.cached = i
 		}
-		n := copy(p, s.raw[off-i*int64(s.loc.ChunkRaw):])
+		n := copy(p, s.last.raw[off-i*int64(s.loc.ChunkRaw):])
 		p, off = p[n:], off+int64(n)
 	}
 	return nil
 }
 
-// load decodes chunk i.
-func (s *segmentSource) load(i int64) error {
-	if s.cached == i {
-		return nil
-	}
-	s.cached = -1
-	id, stored, err := s.fetch(i)
+// load reads and decodes chunk i.
+func (s *segmentSource) load(i int64, b *chunkBuffer) error {
+	id, stored, err := s.fetch(i, b)
 	if err != nil {
 		return err
 	}
-	if s.raw, err = codec.Decode(s.raw[:0], id, stored, s.want(i)); err != nil {
+	if id == codec.None && len(stored) == s.want(i) {
+		b.raw = stored
+		return nil
+	}
+	if b.decoded, err = codec.Decode(b.decoded[:0], id, stored, s.want(i)); err != nil {
 		return s.r.damage(s.rec.file(), i, "chunk", err)
 	}
-	s.cached = i
+	b.raw = b.decoded
 	return nil
 }
 
@@ -244,10 +301,14 @@ func (s *segmentSource) want(i int64) int {
 	return int(min(int64(s.loc.ChunkRaw), s.r.len-i*int64(s.loc.ChunkRaw)))
 }
 
+// chunks is the number of chunks.
+func (s *segmentSource) chunks() int64 { return int64(chunkCount(s.r.len, s.loc.ChunkRaw)) }
+
 // fetch reads the stored bytes of chunk i and verifies their checksum.
-func (s *segmentSource) fetch(i int64) (codec.ID, []byte, error) {
-	file := s.rec.file()
-	err := s.files.with(s.rec, func(f *os.File, parts, _ boltfile.Bucket) error {
+func (s *segmentSource) fetch(i int64, b *chunkBuffer) (codec.ID, []byte, error) {
+	name := s.rec.file()
+	off := int64(-1)
+	err := s.files.with(s.rec, func(_ *os.File, parts, _ boltfile.Bucket) error {
 		part, ok, err := parts.Bucket(partKey(s.loc.Ordinal, uint32(i/chunksPerPart)))
 		if err != nil || !ok {
 			return errors.Join(err, errors.New("no such part"))
@@ -259,24 +320,30 @@ func (s *segmentSource) fetch(i int64) (codec.ID, []byte, error) {
 		if v.Len() > int64(s.want(i))+chunkOverhead {
 			return errors.New("the stored chunk is longer than its content")
 		}
-		if off := v.Offset(); off >= 0 && i%2 == 0 {
-			adviseSequential(f, off+v.Len(), 4*(int64(s.loc.ChunkRaw)+chunkOverhead))
+		if int64(cap(b.stored)) < v.Len() {
+			b.stored = make([]byte, v.Len())
 		}
-		if int64(cap(s.stored)) < v.Len() {
-			s.stored = make([]byte, v.Len())
+		b.stored = b.stored[:v.Len()]
+		if off = v.Offset(); off < 0 {
+			return v.Read(b.stored)
 		}
-		s.stored = s.stored[:v.Len()]
-		return v.Read(s.stored)
+		return nil
 	})
-	if err != nil {
-		return 0, nil, s.r.damage(file, i, "chunk cannot be read", err)
+	if err == nil && off >= 0 { // a chunk stays where it is as long as the file does: no table need be held still
+		err = s.files.data(s.rec, func(f *os.File) error {
+			_, err := f.ReadAt(b.stored, off)
+			return err
+		})
 	}
-	id, rawLen, stored, err := checkChunk(s.stored, s.loc.Ordinal, uint32(i))
+	if err != nil {
+		return 0, nil, s.r.damage(name, i, "chunk cannot be read", err)
+	}
+	id, rawLen, stored, err := checkChunk(b.stored, s.loc.Ordinal, uint32(i))
 	if err == nil && rawLen != s.want(i) {
 		err = errors.New("the chunk has another length than its place")
 	}
 	if err != nil {
-		return 0, nil, s.r.damage(file, i, "chunk", err)
+		return 0, nil, s.r.damage(name, i, "chunk", err)
 	}
 	return id, stored, nil
 }
@@ -346,13 +413,12 @@ func (r *PayloadReader) scan(deep bool) (int64, error) {
 	if deep || !ok {
 		return io.Copy(io.Discard, r)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := int64(0); i*int64(s.loc.ChunkRaw) < r.len; i++ {
+	var b chunkBuffer
+	for i := range s.chunks() {
 		if err := r.ctx.Err(); err != nil {
 			return i * int64(s.loc.ChunkRaw), context.Cause(r.ctx)
 		}
-		if _, _, err := s.fetch(i); err != nil {
+		if _, _, err := s.fetch(i, &b); err != nil {
 			return i * int64(s.loc.ChunkRaw), err
 		}
 	}

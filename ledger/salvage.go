@@ -340,7 +340,8 @@ func (s *salvage) payload(l *Ledger, p Payload) (PayloadRef, error) {
 		if !id.Known() {
 			id = codec.None
 		}
-		if ref, err = l.Put(s.ctx, p.Class, at.key, id, r); err == nil {
+		ref, err = l.Put(s.ctx, p.Class, at.key, id, r)
+		if err = errors.Join(err, r.Close()); err == nil {
 			return ref, nil
 		}
 	}
@@ -358,3 +359,5 @@ func (o oneFile) record(uint32) (segmentRecord, error) { return segmentRecord{},
 func (o oneFile) with(_ segmentRecord, f func(file *os.File, parts, headers boltfile.Bucket) error) error {
 	return readSegment(o.f, segmentDir+"/"+o.name, f)
 }
+
+func (o oneFile) data(_ segmentRecord, f func(file *os.File) error) error { return f(o.f) }

@@ -288,6 +288,21 @@ func (g *segment) broken() error {
 	return g.failed
 }
 
+// reading gives the file for readers; g.mu is held.
+func (g *segment) reading() (*os.File, error) {
+	if g.file == nil {
+		if g.shut {
+			return nil, ErrClosed
+		}
+		file, err := openSegmentFile(g.path, g.rec)
+		if err != nil {
+			return nil, err
+		}
+		g.file = file
+	}
+	return g.file, nil
+}
+
 // writer gives what adds to the segment's file.
 func (g *segment) writer() (*boltfile.Writer, error) {
 	g.mu.Lock()

@@ -166,6 +166,8 @@ type segmentFiles interface {
 	record(id uint32) (segmentRecord, error)
 	// with calls f with the tables of a segment, at a moment when no page of them can change.
 	with(rec segmentRecord, f func(file *os.File, parts, headers boltfile.Bucket) error) error
+	// data calls f with the file of a segment, which stays open meanwhile.
+	data(rec segmentRecord, f func(file *os.File) error) error
 }
 
 // readSegment opens the tables of a segment file that nobody writes meanwhile.
@@ -228,15 +230,12 @@ func (s liveSegments) once(rec segmentRecord, f func(file *os.File, parts, heade
 	s.l.retireMu.RLock()
 	defer s.l.retireMu.RUnlock()
 	g.mu.Lock()
-	if g.file == nil {
-		file, err := openSegmentFile(g.path, g.rec)
-		if err != nil {
-			g.mu.Unlock()
-			return err
-		}
-		g.file = file
+	file, err := g.reading()
+	if err != nil {
+		g.mu.Unlock()
+		return err
 	}
-	file, w, sealed := g.file, g.w, g.rec.State != segOpen
+	w, sealed := g.w, g.rec.State != segOpen
 	if w != nil {
 		g.mu.Unlock()
 		return w.View(file, func(root boltfile.Bucket) error { return withTables(root, rec.file(), file, f) })
@@ -249,14 +248,31 @@ func (s liveSegments) once(rec segmentRecord, f func(file *os.File, parts, heade
 	return readSegment(file, rec.file(), f)
 }
 
+func (s liveSegments) data(rec segmentRecord, f func(file *os.File) error) error {
+	g := s.l.segments.get(rec.ID)
+	if g == nil {
+		return damagedf(databaseName, "segment %d is not recorded", rec.ID)
+	}
+	s.l.retireMu.RLock()
+	defer s.l.retireMu.RUnlock()
+	g.mu.Lock()
+	file, err := g.reading()
+	g.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return f(file)
+}
+
 // stillSegments reads the segments of a ledger that nobody writes.
 type stillSegments struct {
 	dir string
 	st  store
 
-	mu    sync.Mutex
-	files map[uint32]*os.File
-	order []uint32
+	mu     sync.Mutex
+	files  map[uint32]*openSegment
+	order  []uint32
+	closed bool
 }
 
 const maxOpenSegments = 16
@@ -273,36 +289,74 @@ func (s *stillSegments) record(id uint32) (segmentRecord, error) {
 }
 
 func (s *stillSegments) with(rec segmentRecord, f func(file *os.File, parts, headers boltfile.Bucket) error) error {
+	return s.data(rec, func(file *os.File) error { return readSegment(file, rec.file(), f) })
+}
+
+func (s *stillSegments) data(rec segmentRecord, f func(file *os.File) error) error {
+	o, err := s.open(rec)
+	if err != nil {
+		return err
+	}
+	defer s.letGo(o)
+	return f(o.file)
+}
+
+func (s *stillSegments) open(rec segmentRecord) (*openSegment, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	file := s.files[rec.ID]
-	if file == nil {
-		var err error
-		if file, err = openSegmentFile(filepath.Join(s.dir, filepath.FromSlash(rec.file())), rec); err != nil {
-			return err
+	if s.closed {
+		return nil, ErrClosed
+	}
+	o := s.files[rec.ID]
+	if o == nil {
+		file, err := openSegmentFile(filepath.Join(s.dir, filepath.FromSlash(rec.file())), rec)
+		if err != nil {
+			return nil, err
 		}
 		if len(s.order) >= maxOpenSegments {
-			s.files[s.order[0]].Close()
+			oldest := s.files[s.order[0]]
 			delete(s.files, s.order[0])
 			s.order = s.order[1:]
+			_ = oldest.drop()
 		}
 		if s.files == nil {
-			s.files = map[uint32]*os.File{}
+			s.files = map[uint32]*openSegment{}
 		}
-		s.files[rec.ID] = file
+		o = &openSegment{file: file, users: 1}
+		s.files[rec.ID] = o
 		s.order = append(s.order, rec.ID)
 	}
-	return readSegment(file, rec.file(), f)
+	o.users++
+	return o, nil
+}
+
+func (s *stillSegments) letGo(o *openSegment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_ = o.drop()
+}
+
+// openSegment is a file that is closed when neither the list of open ones nor a reader needs it.
+type openSegment struct {
+	file  *os.File
+	users int
+}
+
+func (o *openSegment) drop() error {
+	if o.users--; o.users > 0 {
+		return nil
+	}
+	return o.file.Close()
 }
 
 func (s *stillSegments) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
-	for _, f := range s.files {
-		errs = append(errs, f.Close())
+	for _, o := range s.files {
+		errs = append(errs, o.drop())
 	}
-	s.files, s.order = nil, nil
+	s.files, s.order, s.closed = nil, nil, true
 	return errors.Join(errs...)
 }
 
