@@ -2,12 +2,14 @@
 import glob
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 work, model = sys.argv[1], sys.argv[2]
@@ -60,39 +62,85 @@ def dense(weights):
         return m(ids).logits[0]
 
 
-def compressed_tensors(d):
-    from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
+def decisions(d):
+    """What the run's ledger says was decided: {module: {codes, scales, zeros, gidx}}."""
+    with tempfile.TemporaryDirectory() as t:
+        subprocess.run([os.path.join(work, "decisions"), d + ".run", t], check=True)
+        out = {}
+        for k, v in load_file(os.path.join(t, "decisions.safetensors")).items():
+            m, leaf = k.rsplit(".", 1)
+            out.setdefault(m, {})[leaf] = v
+        return out
 
-    bits = json.load(open(os.path.join(d, "config.json")))["quantization_config"]["config_groups"]["group_0"]["weights"]["num_bits"]
+
+class Read:
+    """One module as another tool reads it: codes [out,in], zeros and scales [out,G], weights [out,in] in the tool's own
+    dtype (w) and from float32 scales (w32)."""
+
+    def __init__(self, codes, zeros, scales, w, w32):
+        self.codes, self.zeros, self.scales, self.w, self.w32 = codes, zeros, scales, w, w32
+
+
+def compressed_tensors(d):
+    from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
+    from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
+    from compressed_tensors.quantization import QuantizationConfig
+
+    scheme = QuantizationConfig(**json.load(open(os.path.join(d, "config.json")))["quantization_config"]).config_groups["group_0"]
+    bits = scheme.weights.num_bits
     t = tensors(d)
-    out = {}
-    for name in t:
+    for name in list(t):
         if name.endswith(".weight_packed"):
             m = name[: -len(".weight_packed")]
-            shape = torch.Size(t[m + ".weight_shape"].tolist())
-            q = unpack_from_int32(t[name], bits, shape).float()
-            s = t[m + ".weight_scale"].float()
-            out[m] = q * s.repeat_interleave(shape[1] // s.shape[1], dim=1)
-    return out
+            q = unpack_from_int32(t[name], bits, torch.Size(t[m + ".weight_shape"].tolist())).int() + 2 ** (bits - 1)
+            s = t[m + ".weight_scale"]
+            mine = {k[len(m) + 1 :]: v for k, v in t.items() if k.startswith(m + ".")}
+            w, w32 = (PackedQuantizationCompressor.decompress(mine | {"weight_scale": x}, scheme)["weight"] for x in (s, s.float()))
+            yield m, Read(q, torch.full(s.shape, 2 ** (bits - 1)), s, w, w32)
 
 
 def gptq_like(d):
     from gptqmodel import BACKEND, GPTQModel
+    from gptqmodel.quantization.awq.utils.packing_utils import dequantize_gemm, reverse_awq_order, unpack_awq
 
     awq = os.path.basename(d).startswith("awq")
     m = GPTQModel.load(d, device="cpu", backend=BACKEND.AWQ_TORCH if awq else BACKEND.TORCH)
-    out = {}
+    # GPTQModel fills its modules without a loading report: compare its state with the file, key by key.
+    state, file = set(m.model.state_dict()), set(tensors(d))
+    missing, unexpected = sorted(state - file), sorted(file - state)
+    report(not missing and not unexpected, f"{os.path.basename(d)}: gptqmodel loads {len(file & state)} keys, missing {missing[:3]}, unexpected {unexpected[:3]}")
     for name, mod in m.model.named_modules():
-        if hasattr(mod, "qweight"):
-            if awq:
-                from gptqmodel.quantization.awq.utils.packing_utils import dequantize_gemm
+        if not hasattr(mod, "qweight"):
+            continue
+        scales = mod.scales.T
+        if awq:
+            w, w32 = (dequantize_gemm(mod.qweight, mod.qzeros, x, mod.bits, mod.group_size) for x in (mod.scales, mod.scales.float()))
+            q, z = reverse_awq_order(*unpack_awq(mod.qweight, mod.qzeros, mod.bits), mod.bits)
+            q, z = (x.int() & (1 << mod.bits) - 1 for x in (q, z))
+        else:
+            plain = super(type(mod), mod).dequantize_weight  # the reader without a cache
+            w = plain()
+            mod.scales = mod.scales.float()
+            w32 = plain()
+            mod.scales = torch.ones_like(mod.scales)
+            difference, kept = plain(), mod.qweight
+            mod.qweight = torch.zeros_like(kept)
+            zero = -plain()  # [in,out]: code 0 at scale 1
+            mod.qweight = kept
+            q = (difference + zero).int()
+            first = torch.stack([(mod.g_idx == g).nonzero()[0, 0] for g in range(scales.shape[1])])
+            z = zero[first].int().T
+        yield name, Read(q.T, z.T if awq else z, scales, w.T, w32.T)
 
-                w = dequantize_gemm(mod.qweight, mod.qzeros, mod.scales.float(), mod.bits, mod.group_size)
-            else:
-                mod.scales = mod.scales.float()  # else it rounds the product to bf16
-                w = mod.dequantize_weight()
-            out[name.removeprefix("model.model.") if name.startswith("model.model.") else name] = w.T.contiguous().float()
-    return out
+
+def as_checkpoint(source, weights):
+    """The original model with the given weights, float32, as a checkpoint that quire reads."""
+    d = os.path.join(work, "theirs")
+    shutil.rmtree(d, ignore_errors=True)
+    os.mkdir(d)
+    save_file({k: weights[k[: -len(".weight")]].contiguous() if k.removesuffix(".weight") in weights else v for k, v in source.items()}, os.path.join(d, "model.safetensors"))
+    shutil.copy(os.path.join(model, "config.json"), d)
+    return d
 
 
 for d in sorted(glob.glob(os.path.join(work, "*-[0-9]--*sym"))):
@@ -108,10 +156,23 @@ for d in sorted(glob.glob(os.path.join(work, "*-[0-9]--*sym"))):
             _, info = AutoModelForCausalLM.from_pretrained(d, output_loading_info=True)
             keys = {k: sorted(info[k]) for k in ("missing_keys", "unexpected_keys", "mismatched_keys") if info.get(k)}
             report(not keys, f"{name}: transformers loads it {keys or ''}")
-        weights = compressed_tensors(d) if ct else gptq_like(d)
-        a, b = ours(d), dense(weights)
-        err = ((a - b).abs().max() / b.abs().max()).item()
-        report(len(weights) == 112 and err < 1e-5, f"{name}: {len(weights)} modules by their unpacker, logits differ by {err:.2g}")
+        wrong, weights = {"codes": 0, "zeros": 0, "scales": 0, "weights": 0}, {}
+        decided = decisions(d)
+        for m, r in compressed_tensors(d) if ct else gptq_like(d):
+            o = decided[m]
+            scales, zeros, gidx = o["scales"], o["zeros"].float(), o["gidx"].long()
+            w = scales[:, gidx] * (o["codes"].float() - zeros[:, gidx])
+            wrong["codes"] += (r.codes != o["codes"]).sum().item()
+            wrong["zeros"] += (r.zeros != o["zeros"]).sum().item()
+            wrong["scales"] += (r.scales.float() != scales).sum().item()
+            wrong["weights"] += (r.w != w.to(r.w.dtype)).sum().item()
+            weights[m], kind = r.w32.contiguous(), str(r.w.dtype).removeprefix("torch.")
+        report(len(weights) == len(decided) == 112 and not any(wrong.values()),
+               f"{name}: {len(weights)} modules, {sum(w.numel() for w in weights.values())} weights by their unpacker, {kind}; unequal: {wrong}")
+        mine = ours(d)
+        for what, logits in (("our forward", ours(as_checkpoint(source, weights))), ("transformers'", dense(weights))):
+            err = ((mine - logits).abs().max() / logits.abs().max()).item()
+            report(err < 1e-5, f"{name}: {what} with their dequantized weights: logits differ by {err:.2g}")
     except Exception as e:  # noqa: BLE001: one format must not hide the others
         report(False, f"{name}: {type(e).__name__}: {e}")
 sys.exit(bad > 0)
