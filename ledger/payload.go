@@ -31,6 +31,7 @@ type PayloadReader struct {
 	hash   hash.Hash
 	src    payloadSource
 	ahead  *ahead
+	closed bool
 }
 
 // payloadSource gives raw bytes in some way.
@@ -134,6 +135,14 @@ func (r *PayloadReader) WriteTo(w io.Writer) (n int64, err error) {
 	}
 }
 
+// Prefetch begins to read ahead before the first Read. Who goes through many payloads opens and prefetches the next one
+// before working on this one; that holds three chunks more.
+func (r *PayloadReader) Prefetch() {
+	if s, ok := r.src.(*segmentSource); ok && r.ahead == nil && r.len > 0 {
+		r.ahead = s.readAhead(r.ctx)
+	}
+}
+
 // copyBytes is how much WriteTo reads at a time of what is not cut into chunks.
 const copyBytes = 256 << 10
 
@@ -141,6 +150,9 @@ const copyBytes = 256 << 10
 func (r *PayloadReader) more(want int) (err error) {
 	if err := r.ctx.Err(); err != nil {
 		return context.Cause(r.ctx)
+	}
+	if r.closed {
+		return os.ErrClosed
 	}
 	if len(r.piece) > 0 {
 		return nil
@@ -151,10 +163,7 @@ func (r *PayloadReader) more(want int) (err error) {
 		}
 		return io.EOF
 	}
-	if s, ok := r.src.(*segmentSource); ok {
-		if r.ahead == nil {
-			r.ahead = s.readAhead(r.ctx)
-		}
+	if r.Prefetch(); r.ahead != nil {
 		r.piece, err = r.ahead.next()
 	} else {
 		r.piece = make([]byte, min(int64(want), r.len-r.hashed))
@@ -207,6 +216,7 @@ func (r *PayloadReader) Close() error {
 	if r.ahead != nil {
 		r.ahead.close()
 	}
+	r.piece, r.closed = nil, true
 	return r.src.close()
 }
 

@@ -15,7 +15,8 @@ import (
 	"quire/ledger/codec"
 )
 
-const payloadBytes = 8 << 20
+// payloadBytes is the length of a payload: 8 MiB.
+func (b *bench) payloadBytes() int { return b.pick(8<<20, 8<<20, 128<<10) }
 
 // options of a ledger that is measured: no socket, everything else as by default.
 func options() ledger.Options { return ledger.Options{NoServe: true} }
@@ -34,7 +35,7 @@ func (b *bench) finish(l *ledger.Ledger) error {
 
 // blobs measures payloads: their rate, their write amplification, the memory they take.
 func (b *bench) blobs() error {
-	payload := hiddenStates(payloadBytes / 2)
+	payload := hiddenStates(b.payloadBytes() / 2)
 	var amplification []float64
 	for _, callers := range []int{1, 4} {
 		x, err := b.append(payload, callers)
@@ -100,9 +101,9 @@ func (b *bench) append(payload []byte, callers int) (amplification []float64, er
 		}
 		n += count
 		if after, _ := bytesWritten(); counted {
-			amplification = append(amplification, float64(after-before)/float64(count*payloadBytes))
+			amplification = append(amplification, float64(after-before)/float64(count*len(payload)))
 		}
-		return float64(count*payloadBytes) / took.Seconds() / 1e6, nil
+		return float64(count*len(payload)) / took.Seconds() / 1e6, nil
 	}
 	plain := func() (float64, error) {
 		start := time.Now()
@@ -114,10 +115,10 @@ func (b *bench) append(payload []byte, callers int) (amplification []float64, er
 				return 0, err
 			}
 		}
-		return float64(count*payloadBytes) / time.Since(start).Seconds() / 1e6, nil
+		return float64(count*len(payload)) / time.Since(start).Seconds() / 1e6, nil
 	}
 	r := Result{Name: fmt.Sprintf("append 8 MiB bf16, none, %d at a time", callers), Unit: "MB/s", Against: "write + fdatasync of the same bytes to one file", Target: 0.8, Of: "ratio"}
-	if err := b.pairs(r, max(b.pick(80, 24)/count, 5), ours, plain); err != nil {
+	if err := b.pairs(r, max(b.pick(80, 24, 1)/count, b.pick(5, 5, 1)), ours, plain); err != nil {
 		return nil, err
 	}
 	return amplification, b.finish(l)
@@ -162,8 +163,8 @@ func (s *stream) Read(p []byte) (int, error) {
 
 // writerHeap is the greatest heap while payloads of 64 MiB stream through, above what the process held before.
 func (b *bench) writerHeap() error {
-	const size = 64 << 20
-	block := hiddenStates(1 << 19)
+	size := int64(b.pick(64<<20, 64<<20, 1<<20))
+	block := hiddenStates(b.pick(1<<19, 1<<19, 1<<15))
 	limit := float64(64<<20) + 2.5*float64(8<<20)
 	var worst []float64
 	for _, how := range []struct {
@@ -195,7 +196,7 @@ func (b *bench) writerHeap() error {
 				}
 			}
 		}()
-		err = each(2, b.pick(12, 4), func(i int) error {
+		err = each(2, b.pick(12, 4, 2), func(i int) error {
 			ref, err := l.Put(b.ctx, ledger.ClassLayer, "L0000", how.id, &stream{block: block, left: size})
 			if err != nil {
 				return err
@@ -211,7 +212,7 @@ func (b *bench) writerHeap() error {
 		if err := b.finish(l); err != nil {
 			return err
 		}
-		worst = append(worst, float64(peak-base)/(1<<20))
+		worst = append(worst, float64(max(peak, base)-base)/(1<<20))
 	}
 	r := Result{Name: "peak heap, 64 MiB payloads, 2 at a time", Unit: "MiB", Target: limit / (1 << 20), Of: "ours", Most: true, Runs: len(worst), Note: "the worst of the codecs none and planes2"}
 	r.Ours, _ = most(worst)

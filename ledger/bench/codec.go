@@ -77,15 +77,15 @@ func (b *bench) codec() error {
 		raw        []byte
 		rate, size float64 // targets
 	}{
-		{"bf16 hidden states", codec.Planes2, hiddenStates(4 << 20), 350, 1.35},
-		{"f32 Hessian triangle", codec.Planes4, gram(1024), 0, 0},
+		{"bf16 hidden states", codec.Planes2, hiddenStates(b.pick(4<<20, 4<<20, 128<<10)), 350, 1.35},
+		{"f32 Hessian triangle", codec.Planes4, gram(b.pick(1024, 1024, 256)), 0, 0},
 	} {
 		var encode, decode []float64
 		var stored [][]byte
 		var ids []codec.ID
 		var ratio float64
 		buf := make([]byte, 0, chunk+64)
-		for range b.pick(15, 6) {
+		for range b.pick(15, 6, 1) {
 			total := 0
 			stored, ids = stored[:0], ids[:0]
 			var spent time.Duration

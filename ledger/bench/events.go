@@ -26,8 +26,8 @@ func decision(i int) ledger.Event {
 // events measures decisions: many at a time, and one after the other. The alternative is bbolt alone with the same values
 // under increasing numbers: no index, hash, chain, tree or anchor.
 func (b *bench) events() error {
-	const inFlight = 4096
-	total := b.pick(400_000, 120_000)
+	inFlight := b.pick(4096, 4096, 64)
+	total := b.pick(400_000, 120_000, 2_000)
 	all := make([]ledger.Event, total)
 	for i := range all {
 		all[i] = decision(i)
@@ -68,7 +68,7 @@ func (b *bench) events() error {
 		})
 		return rate, err
 	}
-	if err := b.pairs(Result{Name: "decisions, 4,096 in flight", Unit: "/s", Against: "bbolt alone, 4,096 values a transaction", Target: 200_000, Of: "ours"}, b.pick(5, 3), ours, other); err != nil {
+	if err := b.pairs(Result{Name: "decisions, 4,096 in flight", Unit: "/s", Against: "bbolt alone, 4,096 values a transaction", Target: 200_000, Of: "ours"}, b.pick(5, 3, 1), ours, other); err != nil {
 		return err
 	}
 
@@ -77,7 +77,7 @@ func (b *bench) events() error {
 		return err
 	}
 	n := 0
-	const step = 300
+	step := b.pick(300, 300, 5)
 	one := func() (float64, error) {
 		start := time.Now()
 		for range step {
@@ -86,11 +86,11 @@ func (b *bench) events() error {
 			}
 			n++
 		}
-		return step / time.Since(start).Seconds(), nil
+		return float64(step) / time.Since(start).Seconds(), nil
 	}
 	err = b.plainBolt(func(db *bolt.DB) error {
 		m := 0
-		return b.pairs(Result{Name: "decisions, alone", Unit: "/s", Against: "bbolt alone, one value a transaction", Target: 3_000, Of: "ours"}, b.pick(24, 10), one, func() (float64, error) {
+		return b.pairs(Result{Name: "decisions, alone", Unit: "/s", Against: "bbolt alone, one value a transaction", Target: 3_000, Of: "ours"}, b.pick(24, 10, 1), one, func() (float64, error) {
 			start := time.Now()
 			for range step {
 				if err := putValues(db, m, all[m:m+1]); err != nil {
@@ -98,7 +98,7 @@ func (b *bench) events() error {
 				}
 				m++
 			}
-			return step / time.Since(start).Seconds(), nil
+			return float64(step) / time.Since(start).Seconds(), nil
 		})
 	})
 	if err != nil {

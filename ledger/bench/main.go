@@ -52,6 +52,7 @@ type bench struct {
 	ctx    context.Context
 	dir    string
 	quick  bool
+	tiny   bool // for tests: every measurement at its smallest
 	wanted func(name string) bool
 	report func(Result)
 	n      int // directories made
@@ -63,9 +64,12 @@ func (b *bench) fresh() string {
 	return fmt.Sprintf("%s/%03d", b.dir, b.n)
 }
 
-// pick gives a figure for a whole and for a quick measurement.
-func (b *bench) pick(whole, quick int) int {
-	if b.quick {
+// pick gives a figure for a whole measurement, a quick one and one of a test.
+func (b *bench) pick(whole, quick, tiny int) int {
+	switch {
+	case b.tiny:
+		return tiny
+	case b.quick:
 		return quick
 	}
 	return whole

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,17 +26,37 @@ func bytesWritten() (n int64, ok bool) {
 	return 0, false
 }
 
-// dropCache makes the kernel forget the pages of a file that nobody has mapped.
-func dropCache(path string) error {
+// dropCache makes the kernel forget the pages of a file that nobody has mapped, and says how many bytes it holds all the same.
+func dropCache(path string) (left int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer f.Close()
 	if err := unix.Fsync(int(f.Fd())); err != nil {
-		return err
+		return 0, err
 	}
-	return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return 0, err
+	}
+	st, err := f.Stat()
+	if err != nil || st.Size() == 0 {
+		return 0, err
+	}
+	m, err := unix.Mmap(int(f.Fd()), 0, int(st.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Munmap(m)
+	page := int64(os.Getpagesize())
+	held := make([]byte, (st.Size()+page-1)/page)
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&m[0])), uintptr(len(m)), uintptr(unsafe.Pointer(&held[0]))); errno != 0 {
+		return 0, errno
+	}
+	for _, h := range held {
+		left += int64(h&1) * page
+	}
+	return left, nil
 }
 
 func fdatasync(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }

@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,11 +17,12 @@ import (
 )
 
 // replay reads payloads back from a cold disk: ours verified against checksum and SHA-256 in bounded memory, against a
-// plain bbolt file of one value of 8 MiB a bucket, read through its mapping, only summed.
+// plain bbolt file of one value of 8 MiB a bucket, read through its mapping, only summed. Cold is what this machine's memory
+// holds nothing of; whether the host of a virtual one does is not known.
 func (b *bench) replay() error {
-	count := b.pick(64, 16)
-	payload := hiddenStates(payloadBytes / 2)
-	total := float64(count * payloadBytes)
+	count := b.pick(64, 16, 2)
+	payload := hiddenStates(b.payloadBytes() / 2)
+	total := float64(count * len(payload))
 
 	l, err := b.create(options())
 	if err != nil {
@@ -52,11 +54,20 @@ func (b *bench) replay() error {
 	}
 	defer os.Remove(plain)
 
-	ours := func() (float64, error) {
-		for _, f := range files {
-			if err := dropCache(f); err != nil {
-				return 0, err
+	var warm int64
+	cold := func(paths ...string) error {
+		for _, f := range paths {
+			left, err := dropCache(f)
+			if err != nil {
+				return err
 			}
+			warm = max(warm, left)
+		}
+		return nil
+	}
+	ours := func() (float64, error) {
+		if err := cold(files...); err != nil {
+			return 0, err
 		}
 		start := time.Now()
 		r, err := ledger.OpenReader(dir, ledger.Options{})
@@ -64,6 +75,15 @@ func (b *bench) replay() error {
 			return 0, err
 		}
 		defer r.Close()
+		// One payload is worked on while the next is read ahead, as who goes through a layer does.
+		var next *ledger.PayloadReader
+		work := func() error {
+			if next == nil {
+				return nil
+			}
+			_, err := io.Copy(io.Discard, next)
+			return errors.Join(err, next.Close())
+		}
 		for e, err := range r.Scan("capture/") {
 			if err != nil {
 				return 0, err
@@ -72,19 +92,21 @@ func (b *bench) replay() error {
 			if err != nil {
 				return 0, err
 			}
-			if _, err := io.Copy(io.Discard, p); err != nil {
+			p.Prefetch()
+			if err := work(); err != nil {
 				return 0, err
 			}
-			if err := p.Close(); err != nil {
-				return 0, err
-			}
+			next = p
+		}
+		if err := work(); err != nil {
+			return 0, err
 		}
 		return total / time.Since(start).Seconds() / 1e6, nil
 	}
 	// The alternative needs seconds for what ours reads in one: it reads a part.
-	part := max(4, count/8)
+	part := min(max(4, count/8), count)
 	other := func() (float64, error) {
-		if err := dropCache(plain); err != nil {
+		if err := cold(plain); err != nil {
 			return 0, err
 		}
 		start := time.Now()
@@ -100,9 +122,19 @@ func (b *bench) replay() error {
 			}
 			return nil
 		})
-		return float64(part*payloadBytes) / time.Since(start).Seconds() / 1e6, err
+		return float64(part*len(payload)) / time.Since(start).Seconds() / 1e6, err
 	}
-	if err := b.pairs(Result{Name: "cold replay, 8 MiB payloads, verified", Unit: "MB/s", Against: "bbolt's mapping as it is, SHA-256 of each value", Target: 8, Of: "ratio"}, b.pick(5, 3), ours, other); err != nil {
+	r := Result{Name: "cold replay, 8 MiB payloads, verified", Unit: "MB/s", Against: "bbolt's mapping as it is, SHA-256 of each value", Target: 8, Of: "ratio"}
+	report := b.report
+	b.report = func(r Result) {
+		if warm > 0 {
+			r.Note = fmt.Sprintf("not cold: %d KiB of a file stayed in memory", warm>>10)
+		}
+		report(r)
+	}
+	err = b.pairs(r, b.pick(5, 3, 1), ours, other)
+	b.report = report
+	if err != nil {
 		return err
 	}
 	return os.RemoveAll(dir)
