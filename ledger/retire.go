@@ -51,7 +51,7 @@ func (l *Ledger) Retire(ctx context.Context, class Class, segmentKey, reason str
 }
 
 func (l *Ledger) retire(ctx context.Context, g *segment, reason string) (Retirement, error) {
-	if g.failed == nil {
+	if g.broken() == nil {
 		if err := l.segments.seal(ctx, g); err != nil && !errors.Is(err, ErrDamaged) {
 			return Retirement{}, err
 		}

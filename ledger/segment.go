@@ -281,6 +281,13 @@ func (g *segment) resume() {
 	g.mu.Unlock()
 }
 
+// open says whether payloads may still be put into the segment.
+func (g *segment) open() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.rec.State == segOpen
+}
+
 // broken says why the segment cannot be written.
 func (g *segment) broken() error {
 	g.mu.Lock()

@@ -89,7 +89,7 @@ func (s *segmentSet) roll(ctx context.Context, class Class, key string, old *seg
 	if cur != old {
 		return nil // another caller made it
 	}
-	if old != nil && old.rec.State == segOpen {
+	if old != nil && old.open() {
 		failpoint("segment.rolled")
 		if err := s.seal(ctx, old); err != nil {
 			return err
@@ -144,14 +144,17 @@ func (l *Ledger) newSegment(rec segmentRecord) *segment {
 
 // setState records a segment's state durably, then in memory.
 func (s *segmentSet) setState(ctx context.Context, seg *segment, change func(*segmentRecord), events ...Event) error {
+	seg.mu.Lock()
 	rec := seg.rec
+	seg.mu.Unlock()
 	change(&rec)
 	_, err := s.l.do(ctx, func(tx *bolt.Tx) error {
 		return tx.Bucket(bucketSegments).Put(indexKey(rec.ID), rec.encode())
 	}, func() {
 		s.mu.Lock()
 		seg.mu.Lock()
-		seg.rec = rec
+		// Only these change; the others are read without a lock.
+		seg.rec.State, seg.rec.Size, seg.rec.TxID, seg.rec.Bytes = rec.State, rec.Size, rec.TxID, rec.Bytes
 		seg.mu.Unlock()
 		if rec.State != segOpen && s.current[segmentName(rec.Class, rec.Key)] == seg {
 			delete(s.current, segmentName(rec.Class, rec.Key))

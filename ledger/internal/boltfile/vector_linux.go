@@ -23,7 +23,7 @@ func writeVector(f *os.File, pieces [][]byte, off int64) error {
 	for len(list) > 0 {
 		var n int
 		if cerr := conn.Control(func(fd uintptr) { n, err = unix.Pwritev(int(fd), list[:min(len(list), 1024)], off) }); cerr != nil {
-			return cerr
+			return os.ErrClosed
 		}
 		if err == unix.EINTR {
 			continue

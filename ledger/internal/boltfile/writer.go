@@ -130,6 +130,9 @@ func (w *Writer) Reserve(n int64) (Extent, error) {
 	if w.closed {
 		return Extent{}, ErrWriterClosed
 	}
+	if w.failed != nil { // the state in doubt may need any page that seems free
+		return Extent{}, w.failed
+	}
 	pages := max(1, (uint64(n)+uint64(w.ps)-1)/uint64(w.ps))
 	at, err := w.take(pages)
 	return Extent{Page: at, Pages: pages, losses: w.losses}, err

@@ -351,4 +351,7 @@ func TestWriterSyncFails(t *testing.T) {
 	if err := w.Commit(put); !errors.As(err, &doubt) {
 		t.Fatal("a commit after one in doubt: ", err)
 	}
+	if _, err := w.Reserve(1); !errors.As(err, &doubt) {
+		t.Fatal("a page was given away after a commit in doubt: ", err)
+	}
 }
