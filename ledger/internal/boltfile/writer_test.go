@@ -149,7 +149,7 @@ func TestWriter(t *testing.T) {
 				}
 				return b
 			}
-			for range 8 {
+			for range 5 {
 				w := openWriter(t, path, noSync)
 				for range 40 {
 					var puts []boltfile.Put
