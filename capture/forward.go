@@ -174,7 +174,7 @@ func expertOuter(ctx context.Context, run *model.LayerRun, lengths []int, spans 
 			return err
 		}
 		for _, s := range open1 {
-			if err := s.RunExperts(lo, hi); err != nil {
+			if err := s.RunExperts(lo, hi, nil); err != nil {
 				return err
 			}
 		}

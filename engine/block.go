@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -78,7 +79,7 @@ func (lr *layerRun) route(ctx context.Context, b *model.Block) error {
 		}
 		for i, batch := range sp.batches {
 			e, blobs := routingEvent(lr.layer.Index, batch, r, sp.starts[i], sp.starts[i+1])
-			lr.futures.write(ctx, lr.store, e, blobs...)
+			lr.futures.put(ctx, lr.store, e, blobs...)
 		}
 		return nil
 	})
@@ -227,7 +228,11 @@ func (lr *layerRun) experts(ctx context.Context, b *model.Block, works []*expert
 			return err
 		}
 	}
-	if err := lr.eachSpan(func(sp *laneSpan) error { return sp.span.RunExperts(lo, hi) }); err != nil {
+	if err := lr.eachSpan(func(sp *laneSpan) error {
+		mids := sp.mids
+		sp.mids = nil
+		return sp.span.RunExperts(lo, hi, mids)
+	}); err != nil {
 		return err
 	}
 	return lr.barrier(ctx)
@@ -244,7 +249,12 @@ func (lr *layerRun) expertSites(ctx context.Context, works []*expertWork, which 
 	if len(mine) == 0 {
 		return nil
 	}
-	feeds := lr.openExpertStatistics(ctx, mine, which)
+	// Experts are taken side by side when there are enough of them, else the pool works inside one.
+	outer, inner := lr.pool, (*kernels.Pool)(nil)
+	if len(mine) < lr.pool.Threads() {
+		outer, inner = nil, lr.pool
+	}
+	feeds := lr.openExpertStatistics(ctx, inner, mine, which)
 	for _, w := range mine {
 		if err := w.site[which].err; err != nil {
 			return err
@@ -254,11 +264,6 @@ func (lr *layerRun) expertSites(ctx context.Context, works []*expertWork, which 
 		if err := lr.feedExperts(ln, feeds, which); err != nil {
 			return err
 		}
-	}
-	// Experts are solved side by side when there are enough of them, else the pool works inside one.
-	outer, inner := lr.pool, (*kernels.Pool)(nil)
-	if len(mine) < lr.pool.Threads() {
-		outer, inner = nil, lr.pool
 	}
 	outer.Do(len(mine), func(_, i int) {
 		s := mine[i].site[which]
@@ -287,11 +292,11 @@ type feed struct {
 }
 
 // openExpertStatistics finds or opens the statistics that the treatments ask for.
-func (lr *layerRun) openExpertStatistics(ctx context.Context, works []*expertWork, which int) []*feed {
+func (lr *layerRun) openExpertStatistics(ctx context.Context, pool *kernels.Pool, works []*expertWork, which int) []*feed {
 	var feeds []*feed
 	open := func(s *expertSite, e int, every bool) *gathering {
 		g := &gathering{id: statID{layer: s.site.Layer, site: s.site.Name, expert: e, allRows: every}}
-		g.st, g.h, g.ref, s.err = lr.openStatistic(ctx, nil, g.id, s.site.In)
+		g.st, g.h, g.ref, s.err = lr.openStatistic(ctx, pool, g.id, s.site.In)
 		if s.err == nil && g.st != nil {
 			feeds = append(feeds, &feed{e: e, g: g, every: every})
 		}
@@ -323,53 +328,71 @@ func (lr *layerRun) feedExperts(ln *lane, feeds []*feed, which int) error {
 		}
 		f.count = 0
 	}
+	wanted := slices.DeleteFunc(slices.Clone(feeds), func(f *feed) bool { return !f.begun })
+	// each works on the feeds side by side.
+	each := func(work func(f *feed) error) error {
+		lr.pool.Do(len(wanted), func(_, i int) { wanted[i].err = work(wanted[i]) })
+		for _, f := range wanted {
+			if f.err != nil {
+				return f.err
+			}
+		}
+		return nil
+	}
 	err := lr.laneSpans(ln, func(sp *laneSpan) error {
 		r := sp.span.Routing()
-		for _, f := range feeds {
-			if !f.begun {
-				continue
-			}
-			ids, err := lr.statisticIDs(sp, r, f)
-			if err != nil {
+		for _, f := range wanted {
+			var err error
+			if f.ids, err = lr.statisticIDs(sp, r, f); err != nil {
 				return err
 			}
-			x, err := sp.span.ExpertRows(&f.in, f.e, ids)
-			if err == nil && which == 1 {
-				x, err = sp.span.ExpertMid(&f.mid, f.e, x)
-			}
-			if err != nil {
-				return err
-			}
-			if lr.settings.Identity.RowWeight == "gate" {
-				x = weigh(x, ids, r, f.e)
-			}
-			f.rows, f.ids = x, ids
 			native, _ := r.Native(f.e)
 			f.count += int64(len(sp.countedIDs(native)))
 		}
-		lr.pool.Do(len(feeds), func(_, i int) {
-			f := feeds[i]
-			if f.begun && f.err == nil {
-				_, f.err = sp.addRows(f.g.st, f.rows, f.ids)
+		if err := each(func(f *feed) (err error) {
+			f.rows, err = sp.span.ExpertRows(&f.in, f.e, f.ids)
+			return err
+		}); err != nil {
+			return err
+		}
+		if which == 1 {
+			if err := lr.middles(sp, wanted); err != nil {
+				return err
 			}
+		}
+		return each(func(f *feed) error {
+			if lr.settings.Identity.RowWeight == "gate" {
+				f.rows = weigh(f.rows, f.ids, r, f.e)
+			}
+			_, err := sp.addRows(f.g.st, f.rows, f.ids)
+			return err
 		})
-		return nil
 	})
 	if err != nil {
 		return err
 	}
-	lr.pool.Do(len(feeds), func(_, i int) {
-		f := feeds[i]
-		if f.begun && f.err == nil {
-			f.err = f.g.st.end(f.count)
+	return each(func(f *feed) error { return f.g.st.end(f.count) })
+}
+
+// middles replaces the rows of feeds by the middle rows of their experts. Those of natively routed rows are kept for the
+// experts' outputs where memory allows.
+func (lr *layerRun) middles(sp *laneSpan, feeds []*feed) error {
+	parts := make([]model.ExpertPart, len(feeds))
+	for i, f := range feeds {
+		keep := lr.budget.KeepMids && sp.counted == nil && !f.every && lr.settings.Identity.Routing == "native"
+		buf := &f.mid
+		if keep {
+			buf = nil
 		}
-	})
-	for _, f := range feeds {
-		if f.err != nil {
-			return f.err
+		parts[i] = model.ExpertPart{Expert: f.e, In: f.rows, Mid: sp.span.NewMid(buf, f.rows.M)}
+		if f.rows = parts[i].Mid; keep {
+			if sp.mids == nil {
+				sp.mids = make([]kernels.Rows, lr.layer.Block.Experts)
+			}
+			sp.mids[f.e] = f.rows
 		}
 	}
-	return nil
+	return sp.span.ExpertMids(parts)
 }
 
 // statisticIDs lists the counted rows that feed a statistic.

@@ -21,6 +21,7 @@ type Budget struct {
 	ScratchBytes int64 // temporary rows inside one forward call
 	SpanRows     int   // rows of a span at most
 	ExpertBatch  int   // experts whose statistics are held at once
+	KeepMids     bool  // middle rows of the experts held at once are kept from their statistic to their output
 	Resident     bool  // all rows of a layer stay in memory between stages; else spans are parked in spill files
 }
 
@@ -126,8 +127,12 @@ func (p *Plan) budgets(limit int64) []Budget {
 		}
 		for b := batch; ; b = (b + 1) / 2 {
 			for _, small := range []int64{1, 4} {
-				out = append(out, Budget{LimitBytes: limit, WriterBytes: min(64<<20, limit/16) / small, ScratchBytes: min(64<<20, limit/16) / small,
-					SpanRows: 8192 / int(small), ExpertBatch: b, Resident: r})
+				each := Budget{LimitBytes: limit, WriterBytes: min(64<<20, limit/16) / small, ScratchBytes: min(64<<20, limit/16) / small,
+					SpanRows: 8192 / int(small), ExpertBatch: b, Resident: r, KeepMids: r}
+				if out = append(out, each); r {
+					each.KeepMids = false
+					out = append(out, each)
+				}
 			}
 			if b == 1 {
 				break
@@ -187,6 +192,10 @@ func (p *Plan) memoryOf(b Budget) Estimate {
 			var experts Estimate
 			experts.add(int64(b.ExpertBatch)*(p.model.ExpertBytes(l.Index)+each.bytes), "%d experts at once: weights and statistics over %d columns", b.ExpertBatch, each.columns)
 			experts.add(int64(min(held, total))*int64(l.Block.TopK)*(n+int64(l.Block.Inter))*p.model.Compute.ElemBytes()*2, "rows gathered for them")
+			if b.KeepMids {
+				most := int64(total) * int64(min(l.Block.TopK, b.ExpertBatch))
+				experts.add(most*int64(l.Block.Inter)*p.model.Compute.ElemBytes(), "their middle rows, kept for their outputs")
+			}
 			experts.add(par*each.solve, "%d solves side by side", par)
 			if experts.Bytes >= one.bytes+one.solve {
 				e.Parts, e.Bytes = append(e.Parts, experts.Parts...), e.Bytes+experts.Bytes
@@ -390,7 +399,7 @@ func (p *Plan) partialsWhy(n int) string {
 	if p.keepPartials(n) {
 		return "writing them costs little beside the work they save"
 	}
-	return "over 4 MiB each: at most one layer's forward is repeated instead"
+	return "over 256 KiB each: they are computed again where a layer is"
 }
 
 // retainedPerLayer is what stays of a finished layer beside what every run keeps.

@@ -82,11 +82,15 @@ func solve(ctx context.Context, pool *kernels.Pool, m *ModulePlan, id *Identity,
 	if err != nil {
 		return nil, fmt.Errorf("layer %d: %w", m.Layer, err)
 	}
-	r := d.Results[0]
-	if !digestsOff {
-		r.Record.WeightSHA256 = quant.Digest(w)
+	return d.Results[0], nil
+}
+
+// weightDigest is what the record of a decision says of the weight.
+func weightDigest(w []float32) string {
+	if digestsOff {
+		return ""
 	}
-	return r, nil
+	return quant.Digest(w)
 }
 
 // decision is what goes into the ledger about one solved module.
@@ -131,7 +135,7 @@ func (d *decision) write(ctx context.Context, s Store, f *futures) DecisionRecor
 	e := ledger.Event{Type: TypeDecision, Schema: 1, Key: keyDecision(m.Layer, m.Module), Inputs: d.inputs}
 	e.Record = record(rec)
 	segment := segmentOf(m.Layer)
-	f.write(ctx, s, e,
+	f.put(ctx, s, e,
 		blob{role: "groups", class: ledger.ClassPermanent, segment: segment, codec: codec.Planes4, bytes: encodeGroups(r)},
 		blob{role: "perm", class: ledger.ClassPermanent, segment: segment, codec: codec.Planes4, bytes: bytesOf(r.Perm)},
 		blob{role: "gidx", class: ledger.ClassPermanent, segment: segment, codec: codec.Planes4, bytes: bytesOf(r.GIdx)},

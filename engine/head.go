@@ -104,7 +104,11 @@ func (rs *runState) roundLayer(ctx context.Context, l int, ms []*ModulePlan) err
 	if err := rs.roundModules(ctx, lr, ms); err != nil {
 		return err
 	}
-	if err := rs.writeLayer(ctx, l, &lr.account, false); err != nil {
+	files, err := rs.writeShards(ctx, l, false)
+	if err != nil {
+		return err
+	}
+	if err := rs.closeLayer(ctx, l, files, &lr.account, false); err != nil {
 		return err
 	}
 	rs.observe(rs.progress.snapshot("layer-done"))

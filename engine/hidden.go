@@ -92,12 +92,17 @@ func (rs *runState) layerInput(ctx context.Context, runner *model.Runner, l int)
 	return h, nil
 }
 
-// outputs captures the layer's output of every batch: the next layer's input. Each is durable before the layer counts as
-// done.
+// outputs computes the last stage and captures the layer's output of every batch: the next layer's input. Each is durable
+// before the layer counts as done.
 func (lr *layerRun) outputs(ctx context.Context) (*hiddenStates, error) {
 	l := lr.layer.Index + 1
 	next := &hiddenStates{ctx: ctx, store: lr.store, layer: l, cols: lr.model.Hidden, bf16: lr.model.Compute == model.BF16, memory: make([]kernels.Rows, len(lr.batches))}
 	err := lr.eachSpan(func(sp *laneSpan) error {
+		for !sp.span.Done() {
+			if err := sp.span.Advance(ctx); err != nil {
+				return err
+			}
+		}
 		x, err := sp.span.Output()
 		if err != nil {
 			return err
@@ -105,7 +110,7 @@ func (lr *layerRun) outputs(ctx context.Context) (*hiddenStates, error) {
 		for i, b := range sp.batches {
 			rows := part(x, sp.starts[i], sp.starts[i+1])
 			e, x := captureEvent(l, b, rows)
-			lr.futures.write(ctx, lr.store, e, x)
+			lr.futures.put(ctx, lr.store, e, x)
 			if lr.budget.Resident {
 				next.memory[b] = clip(rows)
 			}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -20,11 +21,12 @@ type lane struct {
 
 // laneSpan is some consecutive batches of a lane, run through a layer together.
 type laneSpan struct {
-	batches []int     // calibration indices
-	starts  []int     // first row of each batch, and one past the last
-	counted []bool    // rows that count; nil: all
-	wider   [][]int32 // rows by expert under routing top-k=N
-	parked  bool      // its rows are in a spill file
+	batches []int          // calibration indices
+	starts  []int          // first row of each batch, and one past the last
+	counted []bool         // rows that count; nil: all
+	wider   [][]int32      // rows by expert under routing top-k=N
+	mids    []kernels.Rows // middle rows of the experts in work, kept for their outputs; M 0: not kept
+	parked  bool           // its rows are in a spill file
 	span    *model.Span
 }
 
@@ -55,15 +57,19 @@ type layerRun struct {
 	native   []int64         // natively routed, counted rows by expert
 	copied   bool            // the few-row policy leaves this layer's experts in their source form
 	again    map[string]bool // modules whose decision is damaged: decided once more, with the same outcome
-	futures  futures
+	futures  futures         // every event but decisions
+	decided  futures         // decisions
+	packed   *packing        // the layer's files on their way; nil before the last decision, and in a replay
+	pack     func() ([]ledger.Event, error)
 	buf      model.RowBuf
 	account  LayerRecord
 	mu       sync.Mutex // guards account
 }
 
-// stages walks the layer: statistics, decisions and outputs of each stage in turn.
+// stages walks the layer: statistics, decisions and outputs of each stage in turn. The last stage's output is left to
+// outputs.
 func (lr *layerRun) stages(ctx context.Context) error {
-	for _, st := range lr.layer.Stages {
+	for i, st := range lr.layer.Stages {
 		lr.observeStage(st.Name)
 		for _, site := range st.Sites {
 			if err := lr.site(ctx, site); err != nil {
@@ -75,6 +81,13 @@ func (lr *layerRun) stages(ctx context.Context) error {
 				return err
 			}
 		}
+		if i == len(lr.layer.Stages)-1 {
+			if lr.stop.why() != "" {
+				return lr.barrier(ctx)
+			}
+			lr.startPacking(ctx)
+			return nil
+		}
 		if err := lr.eachSpan(func(sp *laneSpan) error { return sp.span.Advance(ctx) }); err != nil {
 			return err
 		}
@@ -83,6 +96,37 @@ func (lr *layerRun) stages(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// packing is the writing of a layer's files, beside the computation of its output.
+type packing struct {
+	done   chan struct{}
+	events []ledger.Event
+	err    error
+}
+
+// startPacking writes the layer's files as soon as its decisions are durable.
+func (lr *layerRun) startPacking(ctx context.Context) {
+	if lr.pack == nil {
+		return
+	}
+	p := &packing{done: make(chan struct{})}
+	lr.packed = p
+	go func() {
+		defer close(p.done)
+		if p.err = lr.decided.wait(ctx); p.err == nil {
+			p.events, p.err = lr.pack()
+		}
+	}()
+}
+
+// wait gives the events of the layer's files. It may be called again, and when there are none.
+func (p *packing) wait() ([]ledger.Event, error) {
+	if p == nil {
+		return nil, nil
+	}
+	<-p.done
+	return p.events, p.err
 }
 
 // eachSpan runs f on every span in calibration order, with the span's rows in memory.
@@ -113,7 +157,7 @@ func (lr *layerRun) laneSpans(ln *lane, f func(sp *laneSpan) error) error {
 
 // barrier makes everything appended so far durable, then asks whether the run is to stop here.
 func (lr *layerRun) barrier(ctx context.Context) error {
-	if err := lr.futures.wait(ctx); err != nil {
+	if err := errors.Join(lr.futures.wait(ctx), lr.decided.wait(ctx)); err != nil {
 		return err
 	}
 	return lr.stop.check()
@@ -259,10 +303,17 @@ func (lr *layerRun) closeStatistic(st *statistic) (*quant.Hessian, ledger.Ref, e
 	return h, ref, nil
 }
 
-// addRows gives rows to a statistic batch by batch. x holds the span's rows, or with ids those rows in that order. It
-// returns how many counted rows there were.
+// addRows gives rows to a statistic. x holds the span's rows, or with ids those rows in that order. It returns how many
+// counted rows there were.
 func (sp *laneSpan) addRows(st *statistic, x kernels.Rows, ids []int32) (int64, error) {
-	var n int64
+	if sp.counted != nil && ids == nil && x.M > 0 { // ids were chosen among counted rows
+		ids = sp.countedIDs(firstIDs(x.M))
+		x = sp.keepCounted(x, len(ids))
+	}
+	if x.M == 0 {
+		return 0, nil
+	}
+	batches := make([]batchRows, len(sp.batches))
 	at := 0
 	for i, b := range sp.batches {
 		from := at
@@ -273,23 +324,24 @@ func (sp *laneSpan) addRows(st *statistic, x kernels.Rows, ids []int32) (int64, 
 				at++
 			}
 		}
-		rows := part(x, from, at)
-		if sp.counted != nil && ids == nil { // ids were chosen among counted rows
-			rows = sp.keepCounted(rows, from)
-		}
-		n += int64(rows.M)
-		if err := st.add(b, rows); err != nil {
-			return 0, err
-		}
+		batches[i] = batchRows{b, from, at}
 	}
-	return n, nil
+	return int64(x.M), st.add(x, batches)
 }
 
-// keepCounted copies the counted ones of the rows that start at span row from.
-func (sp *laneSpan) keepCounted(x kernels.Rows, from int) kernels.Rows {
-	y := kernels.Rows{K: x.K, Stride: x.K}
-	for r := range x.M {
-		if !sp.counted[from+r] {
+func firstIDs(n int) []int32 {
+	ids := make([]int32, n)
+	for i := range ids {
+		ids[i] = int32(i)
+	}
+	return ids
+}
+
+// keepCounted copies the rows of the span that count; there are m.
+func (sp *laneSpan) keepCounted(x kernels.Rows, m int) kernels.Rows {
+	y := kernels.Rows{M: m, K: x.K, Stride: x.K}
+	for r, counts := range sp.counted {
+		if !counts {
 			continue
 		}
 		if x.BF16 != nil {
@@ -297,7 +349,6 @@ func (sp *laneSpan) keepCounted(x kernels.Rows, from int) kernels.Rows {
 		} else {
 			y.F32 = append(y.F32, x.F32[r*x.Stride:][:x.K]...)
 		}
-		y.M++
 	}
 	return y
 }
@@ -328,10 +379,14 @@ func (lr *layerRun) decide(ctx context.Context, pool *kernels.Pool, site string,
 			return err
 		}
 		lr.hooks.ran("decision", m.Module)
+		weight := make(chan string, 1)
+		go func() { weight <- weightDigest(w) }()
 		r, err := solve(ctx, pool, m, &lr.settings.Identity, w, in)
+		sum := <-weight // w is written to below
 		if err != nil {
 			return err
 		}
+		r.Record.WeightSHA256 = sum
 		d := &decision{plan: m, site: site, result: r}
 		if h != nil {
 			d.rows, d.native, d.hessian = h.Rows, h.NativeRows, ref.Key
@@ -347,8 +402,10 @@ func (lr *layerRun) decide(ctx context.Context, pool *kernels.Pool, site string,
 			d.inputs = few.refs()
 		}
 		d.inputs = append(d.inputs, lr.plan.sourceRefs(m)...)
-		rec := d.write(ctx, lr.store, &lr.futures)
-		lr.note(&rec)
+		lr.decided.tasks.Go(func() {
+			rec := d.write(ctx, lr.store, &lr.decided)
+			lr.note(&rec)
+		})
 		if lr.run != nil && lr.settings.Identity.PropagateError {
 			r.Dequantize(w)
 			lr.mu.Lock()

@@ -112,7 +112,7 @@ func TestMemoryLimitIsKept(t *testing.T) {
 	}
 	_, tokens := tiny(t)
 	dir := t.TempDir()
-	stack{layers: 1, hidden: 512, inter: 384, experts: 32}.write(t, filepath.Join(dir, "model"))
+	stack{layers: 1, hidden: 512, inter: 384, experts: 32, topK: 2}.write(t, filepath.Join(dir, "model"))
 	j := job{Model: filepath.Join(dir, "model"), Tokens: tokens, Kill: -1, Samples: 120, SeqLen: 250, Lanes: 2, Threads: 2, NoPrecheck: true}
 	j.Out = filepath.Join(dir, "free")
 	free := measured(t, j, "")
@@ -143,9 +143,9 @@ func TestModelLargerThanMemory(t *testing.T) {
 		return
 	}
 	_, tokens := tiny(t)
-	dir, s, limit := t.TempDir(), stack{layers: 6, hidden: 512, inter: 512, experts: 24}, int64(150<<20)
+	dir, s, limit := t.TempDir(), stack{layers: 6, hidden: 512, inter: 512, experts: 24, topK: 2}, int64(150<<20)
 	if *largeDir != "" {
-		dir, s, limit = *largeDir, stack{layers: 44, hidden: 512, inter: 512, experts: 64}, 1<<30
+		dir, s, limit = *largeDir, stack{layers: 44, hidden: 512, inter: 512, experts: 64, topK: 2}, 1<<30
 	}
 	model := filepath.Join(dir, "model")
 	if _, err := os.Stat(filepath.Join(model, "config.json")); err != nil {

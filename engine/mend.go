@@ -101,6 +101,9 @@ func damagedInput(err error, l int) bool {
 // rebuildInput derives the input of a layer whose capture is damaged, and stores what is damaged of it anew. Where the
 // way back to a sound capture or to the embedding is closed too, the error that led here stands.
 func (rs *runState) rebuildInput(ctx context.Context, runner *model.Runner, l int, damage error) (*hiddenStates, error) {
+	if err := rs.lettingGo.wait(); err != nil { // no capture goes while others are looked for
+		return nil, err
+	}
 	for b := range rs.batches { // find out about all of them before the layer is run for the first
 		e, ok, err := rs.store.Get(keyLayerInput(l, b))
 		if err != nil {

@@ -61,14 +61,10 @@ func (p *Plan) shardsOf(layer int) []ShardPlan {
 	return out
 }
 
-// writeLayer packs the layer into its files, reads them back, and appends shard and layer events in one transaction.
-func (rs *runState) writeLayer(ctx context.Context, l int, account *LayerRecord, copied bool) error {
-	events, err := rs.writeShards(ctx, l, copied)
-	if err != nil {
-		return err
-	}
+// closeLayer appends the events of a layer's files and of the layer in one transaction.
+func (rs *runState) closeLayer(ctx context.Context, l int, files []ledger.Event, account *LayerRecord, copied bool) error {
 	account.Layer, account.Copied = l, copied
-	events = append(events, ledger.Event{Type: TypeLayer, Schema: 1, Key: keyLayer(l), Record: record(account)})
+	events := append(files, ledger.Event{Type: TypeLayer, Schema: 1, Key: keyLayer(l), Record: record(account)})
 	if _, err := rs.store.AppendAll(ctx, events).All(ctx); err != nil {
 		return err
 	}

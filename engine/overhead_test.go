@@ -91,22 +91,22 @@ func (s *instant) Find(context.Context, string, json.RawMessage) *ledger.Future 
 }
 func (s *instant) PublishStatus(any) error { return nil }
 
-// BenchmarkLedgerOverhead runs random layers of the shape of Qwen3-30B-A3B (hidden 2,048, experts of 768) with the ledger
-// and with a store that returns at once, in turn, and reports the ratio of their wall times. There are 2 experts, both
-// chosen by every token, so that each sees 2,048 rows a lane of the default 8 lanes from 16,384 tokens; the model's 128
-// experts with 8 chosen see as many of 262,144 tokens. QUIRE_OVERHEAD=HIDDEN,INTER,ROWS changes the size.
+// BenchmarkLedgerOverhead runs a random layer of the shape of Qwen3-30B-A3B (hidden 2,048, experts of 768, 8 chosen by a
+// token) with the ledger and with a store that returns at once, in turn, and reports the ratio of their wall times. There
+// are 8 experts, all chosen by every token, so that each sees 2,048 rows a lane of the default 8 lanes from 16,384 tokens;
+// the model's 128 experts see as many of 262,144 tokens. QUIRE_OVERHEAD=HIDDEN,INTER,ROWS,EXPERTS changes the size.
 //
 //	go test ./engine -run '^$' -bench LedgerOverhead -benchtime 3x
 func BenchmarkLedgerOverhead(b *testing.B) {
-	hidden, inter, rows := 2048, 768, 2048
+	hidden, inter, rows, experts := 2048, 768, 2048, 8
 	if v := os.Getenv("QUIRE_OVERHEAD"); v != "" {
-		_, err := fmt.Sscanf(v, "%d,%d,%d", &hidden, &inter, &rows)
+		_, err := fmt.Sscanf(v, "%d,%d,%d,%d", &hidden, &inter, &rows, &experts)
 		require.NoError(b, err)
 	}
-	const experts, lanes, length = 2, 8, 512
+	const lanes, length = 8, 512
 	dir := b.TempDir()
 	model := filepath.Join(dir, "model")
-	stack{layers: 1, hidden: hidden, inter: inter, experts: experts}.write(b, model)
+	stack{layers: 1, hidden: hidden, inter: inter, experts: experts, topK: experts}.write(b, model)
 	tokens := filepath.Join(dir, "tokens.jsonl")
 	f, err := os.Create(tokens)
 	require.NoError(b, err)

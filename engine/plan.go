@@ -156,8 +156,9 @@ func (p *Plan) calibrated() bool {
 
 func (p *Plan) module(name string) *ModulePlan { return p.byModule[name] }
 
-// keepPartials says whether the payload of a partial over n columns is stored. Under auto it is where the file write is
-// small beside the work it saves: below 4 MiB.
+// keepPartials says whether the payload of a partial over n columns is stored. Under auto it is where that costs nothing
+// to speak of: up to 256 KiB, or 361 columns. A larger one takes about as long to encode and write as to compute again
+// from a thousand rows, and the layer's forward pass, without which there are no rows, is repeated in either case.
 func (p *Plan) keepPartials(n int) bool {
 	switch p.Settings.StorePartials {
 	case "always":
@@ -165,7 +166,7 @@ func (p *Plan) keepPartials(n int) bool {
 	case "never":
 		return false
 	}
-	return 4*triangleLen(n) <= 4<<20
+	return 4*triangleLen(n) <= 256<<10
 }
 
 // sourceRefs names the source events that a module's weight comes from.

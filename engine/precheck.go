@@ -48,9 +48,10 @@ func (rs *runState) precheck(ctx context.Context) error {
 }
 
 // calibrationPerplexity is the perplexity of the quantized model on the first rows of its own calibration data, from the
-// captured output of the last layer.
+// captured output of the last layer: an eighth of the rows, so that it costs little beside the layers whatever the
+// vocabulary, and no more than 4,096.
 func (rs *runState) calibrationPerplexity(ctx context.Context, runner *model.Runner, hidden *hiddenStates) error {
-	const most = 4096
+	most := int(min(4096, max(rs.countedRows/8, precheckRows)))
 	if hidden == nil {
 		var err error
 		if hidden, err = rs.layerInput(ctx, runner, len(rs.model.Layers)); err != nil {
@@ -64,6 +65,7 @@ func (rs *runState) calibrationPerplexity(ctx context.Context, runner *model.Run
 	var loss float64
 	n := 0
 	logits := make([]float32, headRows*rs.model.Vocab)
+	losses := make([]float64, headRows)
 	for b, batch := range rs.batches {
 		if n >= most {
 			break
@@ -75,9 +77,12 @@ func (rs *runState) calibrationPerplexity(ctx context.Context, runner *model.Run
 		for r := 0; r+1 < x.M; r += headRows {
 			rows := part(x, r, min(r+headRows, x.M-1))
 			head.Logits(rows, logits[:rows.M*rs.model.Vocab])
-			for i := range rows.M {
+			rs.pool.Do(rows.M, func(_, i int) {
 				row := logits[i*rs.model.Vocab : (i+1)*rs.model.Vocab]
-				loss += kernels.LogSumExp64(row) - float64(row[batch.IDs[r+i+1]])
+				losses[i] = kernels.LogSumExp64(row) - float64(row[batch.IDs[r+i+1]])
+			})
+			for _, l := range losses[:rows.M] {
+				loss += l
 				n++
 			}
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 // stack is a Qwen3-MoE checkpoint of random layers, all with the same weights: what it predicts is noise, what it costs is real.
-type stack struct{ layers, hidden, inter, experts int }
+type stack struct{ layers, hidden, inter, experts, topK int }
 
 // write puts the checkpoint into dir, one file a layer, and gives its size.
 func (s stack) write(t testing.TB, dir string) (bytes int64) {
@@ -73,8 +73,8 @@ func (s stack) write(t testing.TB, dir string) (bytes int64) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors.index.json"), b, 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), fmt.Appendf(nil, `{"architectures":["Qwen3MoeForCausalLM"],"model_type":"qwen3_moe","vocab_size":%d,"hidden_size":%d,
 "intermediate_size":%d,"moe_intermediate_size":%d,"num_hidden_layers":%d,"num_attention_heads":%d,"num_key_value_heads":%d,"head_dim":%d,"hidden_act":"silu",
-"max_position_embeddings":4096,"rms_norm_eps":1e-06,"rope_theta":10000.0,"num_experts":%d,"num_experts_per_tok":2,"norm_topk_prob":true,"decoder_sparse_step":1,
+"max_position_embeddings":4096,"rms_norm_eps":1e-06,"rope_theta":10000.0,"num_experts":%d,"num_experts_per_tok":%d,"norm_topk_prob":true,"decoder_sparse_step":1,
 "mlp_only_layers":[],"attention_bias":false,"sliding_window":null,"use_sliding_window":false,"tie_word_embeddings":false,"torch_dtype":"bfloat16"}`,
-		vocab, s.hidden, s.inter, s.inter, s.layers, heads, heads, headDim, s.experts), 0o644))
+		vocab, s.hidden, s.inter, s.inter, s.layers, heads, heads, headDim, s.experts, s.topK), 0o644))
 	return bytes
 }

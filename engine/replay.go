@@ -57,8 +57,10 @@ func ReplayLayer(ctx context.Context, plan *Plan, store Store, layer int, o RunO
 	if err := lr.stages(ctx); err != nil {
 		return err
 	}
-	_, err = lr.outputs(ctx)
-	return err
+	if _, err = lr.outputs(ctx); err != nil {
+		return err
+	}
+	return lr.barrier(ctx)
 }
 
 // deriveInput gives a layer's input: as captured, or, where the captures were let go, by running the layers since the
@@ -104,11 +106,6 @@ func (rs *runState) passThrough(ctx context.Context, runner *model.Runner, l int
 	defer lr.run.Close()
 	if err := lr.spread(hidden); err != nil {
 		return nil, err
-	}
-	for range lr.layer.Stages {
-		if err := lr.eachSpan(func(sp *laneSpan) error { return sp.span.Advance(ctx) }); err != nil {
-			return nil, err
-		}
 	}
 	return lr.outputs(ctx)
 }

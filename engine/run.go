@@ -100,6 +100,26 @@ type runState struct {
 	findingFutures futures
 	findingCtx     context.Context
 	calibrationPPL float64
+	lettingGo      beside // of what the newest finished layer needed
+}
+
+// beside is a task beside the caller, one at a time.
+type beside struct{ done chan error }
+
+func (b *beside) start(f func() error) {
+	done := make(chan error, 1)
+	b.done = done
+	go func() { done <- f() }()
+}
+
+// wait gives the error of the task, nil if there is none.
+func (b *beside) wait() error {
+	if b.done == nil {
+		return nil
+	}
+	err := <-b.done
+	b.done = nil
+	return err
 }
 
 // stopper says whether a run is to stop at the next durable point.
@@ -327,7 +347,12 @@ func (rs *runState) work(ctx context.Context) error {
 }
 
 // calibrated walks the layers with the calibration batches.
-func (rs *runState) calibrated(ctx context.Context) error {
+func (rs *runState) calibrated(ctx context.Context) (err error) {
+	defer func() {
+		if lerr := rs.lettingGo.wait(); err == nil {
+			err = lerr
+		}
+	}()
 	rs.measureBatches()
 	runner := rs.model.NewRunner(model.RunnerOptions{Pool: rs.pool, ScratchBytes: rs.budget.ScratchBytes})
 	var hidden *hiddenStates
@@ -368,7 +393,7 @@ func (rs *runState) calibrated(ctx context.Context) error {
 		}
 		return rs.head(ctx, runner, hidden)
 	}
-	err := last()
+	err = last()
 	if l := len(rs.model.Layers); err != nil && damagedInput(err, l) {
 		if hidden, err = rs.rebuildInput(ctx, runner, l, err); err == nil {
 			err = last()
@@ -425,6 +450,8 @@ func (rs *runState) quantizeLayer(ctx context.Context, runner *model.Runner, l i
 	if err := lr.spread(hidden); err != nil {
 		return nil, err
 	}
+	lr.pack = func() ([]ledger.Event, error) { return rs.writeShards(ctx, l, lr.copied) }
+	defer func() { _, _ = lr.packed.wait() }()
 	if err := lr.stages(ctx); err != nil {
 		return nil, err
 	}
@@ -432,12 +459,17 @@ func (rs *runState) quantizeLayer(ctx context.Context, runner *model.Runner, l i
 	if err != nil {
 		return nil, err
 	}
-	if err := rs.writeLayer(ctx, l, &lr.account, lr.copied); err != nil {
+	files, err := lr.packed.wait()
+	if err != nil {
 		return nil, err
 	}
-	if err := rs.afterLayer(ctx, l, lr.copied); err != nil {
+	if err := rs.lettingGo.wait(); err != nil {
 		return nil, err
 	}
+	if err := rs.closeLayer(ctx, l, files, &lr.account, lr.copied); err != nil {
+		return nil, err
+	}
+	rs.lettingGo.start(func() error { return rs.afterLayer(ctx, l, lr.copied) })
 	rs.progress.layerDone(&lr.account, time.Since(began))
 	rs.observe(rs.progress.snapshot("layer-done"))
 	return next, nil

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"sync"
 
 	"quire/engine/quant"
 	"quire/kernels"
@@ -73,16 +74,26 @@ type statistic struct {
 	drop   bool // drop rows that are not finite instead of failing
 
 	gram    *kernels.Gram
-	sum     []float64 // upper triangle
 	rows    int64
 	shares  []batchShare // of all lanes so far
-	inputs  []ledger.Ref
-	work    []float32 // [n,n]
-	lane    int       // next lane
+	lane    int          // next lane
 	open    bool
 	began   int // shares at the start of the open lane
 	dropped []string
 	futures *futures
+
+	// The lane before the open one may still be closing, beside the caller.
+	closing chan struct{} // nil: none is
+	sum     []float64     // upper triangle
+	inputs  []ledger.Ref
+}
+
+// settle waits until no lane is closing.
+func (s *statistic) settle() {
+	if s.closing != nil {
+		<-s.closing
+		s.closing = nil
+	}
 }
 
 // stored gives the finished statistic of an earlier stay, if the ledger has its payload.
@@ -109,21 +120,23 @@ func storedHessian(ctx context.Context, s Store, id statID, n int) (*quant.Hessi
 	if err != nil {
 		return nil, false, err
 	}
-	tri := valuesOf[float32](b)
-	square(h.H, tri, n)
-	normalise(h)
+	normalised(nil, h, valuesOf[float32](b))
 	return h, true, nil
 }
 
-// normalise turns the sum XᵀX into the mean that solvers take: 2/rows·XᵀX, one rounding.
-func normalise(h *quant.Hessian) {
+// normalised fills in the mean that solvers take from the sum XᵀX: 2/rows·XᵀX, one rounding. tri is the upper triangle, row
+// after row; the lower half of h is left alone.
+func normalised(pool *kernels.Pool, h *quant.Hessian, tri []float32) {
 	f := 2 / float64(h.Rows)
-	for i := range h.N {
-		row := h.H[i*h.N : (i+1)*h.N]
-		for j := i; j < h.N; j++ {
-			row[j] = float32(float64(row[j]) * f)
+	const rows = 64 // a task
+	pool.Do((h.N+rows-1)/rows, func(_, task int) {
+		for i := task * rows; i < min(h.N, (task+1)*rows); i++ {
+			row := h.H[i*h.N+i : (i+1)*h.N]
+			for j, v := range tri[i*h.N-i*(i-1)/2:][:len(row)] {
+				row[j] = float32(float64(v) * f)
+			}
 		}
-	}
+	})
 }
 
 // begin opens the next lane. When the ledger has its partial with payload the lane is added at once and begin says false:
@@ -133,7 +146,8 @@ func (s *statistic) begin(lane int) (bool, error) {
 		panic(fmt.Sprintf("statistic %s: lane %d opened after %d", s.id, lane, s.lane)) // a bug
 	}
 	if s.sum == nil {
-		s.sum, s.work = make([]float64, triangleLen(s.n)), make([]float32, s.n*s.n)
+		s.sum = *borrow[float64](&totals, triangleLen(s.n))
+		clear(s.sum)
 	}
 	e, ok, err := s.store.Get(keyPartial(s.id.layer, s.id.site, s.id.who(), lane))
 	if err != nil {
@@ -147,6 +161,9 @@ func (s *statistic) begin(lane int) (bool, error) {
 		}
 	}
 	if s.gram == nil {
+		s.gram, _ = grams.Get().(*kernels.Gram)
+	}
+	if s.gram == nil {
 		s.gram = kernels.NewGram(s.n)
 	} else {
 		s.gram.Reset(s.n)
@@ -156,6 +173,7 @@ func (s *statistic) begin(lane int) (bool, error) {
 }
 
 func (s *statistic) takeStored(e ledger.Event) (bool, error) {
+	s.settle()
 	var rec StatisticRecord
 	if err := readRecord(e, &rec); err != nil {
 		return false, err
@@ -180,72 +198,105 @@ func (s *statistic) takeStored(e ledger.Event) (bool, error) {
 	return true, nil
 }
 
-// add gives the open lane the rows of one batch. Rows that hold a NaN or an infinity are named; they stop the run or are
-// dropped.
-func (s *statistic) add(batch int, x kernels.Rows) error {
-	if x.M == 0 {
-		return nil
-	}
-	share := batchShare{Batch: int32(batch)}
-	from := 0
+// batchRows are rows of one batch among the rows that are added together: [from,to).
+type batchRows struct{ batch, from, to int }
+
+// add gives the open lane the rows of some batches, which follow each other in x. Rows that hold a NaN or an infinity are
+// named; they stop the run or are dropped.
+func (s *statistic) add(x kernels.Rows, batches []batchRows) error {
+	squares := make([]float64, x.M)
+	const rows = 64 // a task
+	s.pool.Do((x.M+rows-1)/rows, func(_, task int) {
+		for r := task * rows; r < min(x.M, (task+1)*rows); r++ {
+			squares[r] = sumSquares(x, r)
+		}
+	})
+	from := 0 // rows before it are in the statistic, or dropped
 	flush := func(to int) {
 		if to > from {
 			s.gram.Add(s.pool, part(x, from, to))
-			share.Rows += int32(to - from)
 		}
 	}
-	for r := range x.M {
-		sq := sumSquares(x, r)
-		if sq-sq != 0 { // NaN or infinite
-			at := fmt.Sprintf("%s, batch %d, row %d", s.id, batch, r)
+	for _, b := range batches {
+		share := batchShare{Batch: int32(b.batch)}
+		for r := b.from; r < b.to; r++ {
+			if sq := squares[r]; sq-sq == 0 {
+				share.SumSq += sq
+				share.Rows++
+				continue
+			}
+			at := fmt.Sprintf("%s, batch %d, row %d", s.id, b.batch, r-b.from) // NaN or infinite
 			if !s.drop {
 				return &Error{Code: "E0601", Exit: ExitNonFinite, What: "an activation is NaN or infinite", Where: at,
 					Why: "the statistic of these rows would be useless",
-					Try: fmt.Sprintf("look at calibration sample %d, or go on without such rows: --on-nonfinite drop-row", batch)}
+					Try: fmt.Sprintf("look at calibration sample %d, or go on without such rows: --on-nonfinite drop-row", b.batch)}
 			}
 			s.dropped = append(s.dropped, at)
 			flush(r)
 			from = r + 1
+		}
+		if share.Rows == 0 {
 			continue
 		}
-		share.SumSq += sq
-	}
-	flush(x.M)
-	if last := len(s.shares) - 1; last >= s.began && s.shares[last].Batch == share.Batch {
-		s.shares[last].Rows += share.Rows
-		s.shares[last].SumSq += share.SumSq
-		return nil
-	}
-	if share.Rows > 0 {
+		if last := len(s.shares) - 1; last >= s.began && s.shares[last].Batch == share.Batch {
+			s.shares[last].Rows += share.Rows
+			s.shares[last].SumSq += share.SumSq
+			continue
+		}
 		s.shares = append(s.shares, share)
 	}
+	flush(x.M)
 	return nil
 }
 
-// end closes the lane: its partial becomes an event and joins the sum.
+// end closes the lane: its partial becomes an event and joins the sum, beside the caller.
 func (s *statistic) end(native int64) error {
+	s.settle()
+	lane, shares := s.lane, s.shares[s.began:]
 	rec := StatisticRecord{Layer: s.id.layer, Site: s.id.site, Expert: s.id.expert, N: s.n, Rows: s.gram.Rows(), NativeRows: native}
-	e := ledger.Event{Type: TypePartial, Schema: 1, Key: keyPartial(s.id.layer, s.id.site, s.id.who(), s.lane)}
-	var blobs []blob
+	var tri *[]float32
 	if rec.Rows > 0 {
-		s.gram.PartialParallel(s.pool, s.work)
-		tri := triangle(make([]float32, 0, triangleLen(s.n)), s.work, s.n)
-		if err := s.check(); err != nil {
+		tri = borrow[float32](&triangles, triangleLen(s.n))
+		s.gram.Triangle(s.pool, *tri)
+		if err := s.check(*tri); err != nil {
 			return err
 		}
-		kernels.AddPartial(s.sum, tri)
-		raw := bytesOf(tri)
-		rec.SHA256 = digest(raw)
-		blobs = []blob{{role: "xtx", class: ledger.ClassOpen, segment: segmentOf(s.id.layer), codec: codec.Planes4, bytes: raw, discard: !s.keep}, s.shareTable(s.shares[s.began:])}
 	}
-	e.Record = record(rec)
-	e = s.futures.write(s.ctx, s.store, e, blobs...)
-	s.inputs = append(s.inputs, e.Ref())
 	s.rows += rec.Rows
 	s.native += native
 	s.lane++
 	s.open = false
+	closing := make(chan struct{})
+	s.closing = closing
+	s.futures.tasks.Go(func() {
+		defer close(closing)
+		var blobs []blob
+		if tri != nil {
+			kernels.AddPartial(s.sum, *tri)
+			var xtx blob
+			xtx, rec.SHA256 = s.triangleBlob(*tri)
+			xtx.discard = !s.keep
+			blobs = []blob{xtx, s.shareTable(shares)}
+		}
+		e := ledger.Event{Type: TypePartial, Schema: 1, Key: keyPartial(s.id.layer, s.id.site, s.id.who(), lane), Record: record(rec)}
+		e = s.futures.write(s.ctx, s.store, e, blobs...)
+		s.inputs = append(s.inputs, e.Ref())
+		if tri != nil && !s.keep { // nobody reads it any more
+			triangles.Put(tri)
+		}
+	})
 	return nil
+}
+
+// triangleBlob is the payload of a sum, with its digest.
+func (s *statistic) triangleBlob(tri []float32) (blob, string) {
+	raw := bytesOf(tri)
+	sum := payloadDigest(raw)
+	b := blob{role: "xtx", class: ledger.ClassOpen, segment: segmentOf(s.id.layer), codec: codec.Planes4, bytes: raw, sum: &sum}
+	if digestsOff {
+		return b, ""
+	}
+	return b, sum.String()
 }
 
 // shareTable is the payload of what each batch gave.
@@ -254,19 +305,22 @@ func (s *statistic) shareTable(shares []batchShare) blob {
 }
 
 // check refuses a sum of squares that overflowed: rows with values near 1e19 or above.
-func (s *statistic) check() error {
+func (s *statistic) check(tri []float32) error {
+	at := 0
 	for i := range s.n {
-		if d := s.work[i*s.n+i]; d-d != 0 || d < 0 {
+		if d := tri[at]; d-d != 0 || d < 0 {
 			return &Error{Code: "E0602", Exit: ExitNonFinite, What: fmt.Sprintf("the statistic of column %d is %v", i, d), Where: fmt.Sprintf("%s, lane %d", s.id, s.lane),
 				Why: "activations of this column exceed what float32 sums can hold", Try: "look for an exploding activation with `quire trace`"}
 		}
+		at += s.n - i
 	}
 	return nil
 }
 
 // finish sums the lanes up, writes the hessian event and gives the normalised statistic.
 func (s *statistic) finish() (*quant.Hessian, ledger.Ref, error) {
-	h := &quant.Hessian{N: s.n, H: s.work, Rows: s.rows, NativeRows: s.native, Site: s.id.String()}
+	s.settle()
+	h := &quant.Hessian{N: s.n, H: make([]float32, s.n*s.n), Rows: s.rows, NativeRows: s.native, Site: s.id.String()}
 	rec := StatisticRecord{Layer: s.id.layer, Site: s.id.site, Expert: s.id.expert, N: s.n, Rows: s.rows, NativeRows: s.native}
 	e := ledger.Event{Type: TypeHessian, Schema: 1, Key: s.id.key(), Inputs: s.inputs}
 	var blobs []blob
@@ -275,17 +329,35 @@ func (s *statistic) finish() (*quant.Hessian, ledger.Ref, error) {
 		for i, v := range s.sum {
 			tri[i] = float32(v)
 		}
-		raw := bytesOf(tri)
-		rec.SHA256 = digest(raw)
-		blobs = []blob{{role: "xtx", class: ledger.ClassOpen, segment: segmentOf(s.id.layer), codec: codec.Planes4, bytes: raw}, s.shareTable(s.shares)}
-		square(h.H, tri, s.n)
-		normalise(h)
+		var xtx blob
+		xtx, rec.SHA256 = s.triangleBlob(tri)
+		blobs = []blob{xtx, s.shareTable(s.shares)}
+		normalised(s.pool, h, tri)
 	}
 	h.SHA256 = rec.SHA256
 	e.Record = record(rec)
 	e = s.futures.write(s.ctx, s.store, e, blobs...)
-	s.sum = nil
+	if sum := s.sum; sum != nil {
+		totals.Put(&sum)
+	}
+	if s.gram != nil {
+		grams.Put(s.gram)
+	}
+	s.sum, s.gram = nil, nil
 	return h, e.Ref(), nil
+}
+
+// Memory of a statistic that the next one takes over.
+var grams, totals, triangles sync.Pool
+
+// borrow gives n elements of any value.
+func borrow[T any](from *sync.Pool, n int) *[]T {
+	if s, ok := from.Get().(*[]T); ok && cap(*s) >= n {
+		*s = (*s)[:n]
+		return s
+	}
+	s := make([]T, n)
+	return &s
 }
 
 // part is rows [from,to) of x.
@@ -303,17 +375,33 @@ func part(x kernels.Rows, from, to int) kernels.Rows {
 // sumSquares is Σ x² of a row in float64: four chains over the columns modulo 4, added pairwise. Products of float32 are
 // exact in float64, so fusing changes nothing.
 func sumSquares(x kernels.Rows, r int) float64 {
-	var s [4]float64
+	var s0, s1, s2, s3 float64 // not an array: they stay in registers
+	var last [4]float64
 	if x.BF16 != nil {
-		for i, u := range x.BF16[r*x.Stride:][:x.K] {
-			v := float64(math.Float32frombits(uint32(u) << 16))
-			s[i&3] += v * v
+		wide := func(u uint16) float64 { return float64(math.Float32frombits(uint32(u) << 16)) }
+		row := x.BF16[r*x.Stride:][:x.K]
+		for ; len(row) >= 4; row = row[4:] {
+			a, b, c, d := wide(row[0]), wide(row[1]), wide(row[2]), wide(row[3])
+			s0 += a * a
+			s1 += b * b
+			s2 += c * c
+			s3 += d * d
+		}
+		for i, u := range row {
+			last[i&3] = wide(u) * wide(u)
 		}
 	} else {
-		for i, f := range x.F32[r*x.Stride:][:x.K] {
-			v := float64(f)
-			s[i&3] += v * v
+		row := x.F32[r*x.Stride:][:x.K]
+		for ; len(row) >= 4; row = row[4:] {
+			a, b, c, d := float64(row[0]), float64(row[1]), float64(row[2]), float64(row[3])
+			s0 += a * a
+			s1 += b * b
+			s2 += c * c
+			s3 += d * d
+		}
+		for i, f := range row {
+			last[i&3] = float64(f) * float64(f)
 		}
 	}
-	return (s[0] + s[1]) + (s[2] + s[3])
+	return ((s0 + last[0]) + (s1 + last[1])) + ((s2 + last[2]) + (s3 + last[3]))
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -102,23 +103,6 @@ func valuesOf[T float32 | int32 | uint16](b []byte) []T {
 	return out
 }
 
-// triangle copies the upper triangle of an [n,n] matrix, row after row.
-func triangle(dst, m []float32, n int) []float32 {
-	dst = dst[:0]
-	for i := range n {
-		dst = append(dst, m[i*n+i:(i+1)*n]...)
-	}
-	return dst
-}
-
-// square spreads an upper triangle over the upper half of an [n,n] matrix; the lower half is left alone.
-func square(dst, tri []float32, n int) {
-	at := 0
-	for i := range n {
-		at += copy(dst[i*n+i:(i+1)*n], tri[at:])
-	}
-}
-
 func triangleLen(n int) int { return n * (n + 1) / 2 }
 
 // blob is a payload that is still to be put.
@@ -127,8 +111,9 @@ type blob struct {
 	class   ledger.Class
 	segment string
 	codec   codec.ID
-	bytes   []byte // nil: there is no such payload
-	discard bool   // only length and digest are recorded
+	bytes   []byte         // nil: there is no such payload
+	sum     *ledger.Digest // of bytes, where it is known already
+	discard bool           // only length and digest are recorded
 }
 
 // digestsOff leaves out every digest that only the ledger wants. Only the measurement of the ledger's cost sets it.
@@ -164,13 +149,38 @@ func (f *futures) add(fut *ledger.Future) {
 // appended, so that others can refer to it at once. Bytes must not change until wait returns. It blocks while too many
 // writes are in flight.
 func (f *futures) write(ctx context.Context, s Store, e ledger.Event, blobs ...blob) ledger.Event {
-	kept := blobs[:0:0]
-	for _, b := range blobs {
-		if b.bytes != nil {
-			kept = append(kept, b)
-			e.Payloads = append(e.Payloads, ledger.Payload{Role: b.role, Class: b.class, Length: int64(len(b.bytes)), SHA256: payloadDigest(b.bytes)})
+	e, kept := withBlobs(e, blobs)
+	for i, b := range kept {
+		if b.sum == nil {
+			d := payloadDigest(b.bytes)
+			b.sum = &d
 		}
+		e.Payloads[len(e.Payloads)-len(kept)+i].SHA256 = *b.sum
 	}
+	out := e
+	out.Payloads = slices.Clone(e.Payloads)
+	f.start(ctx, s, e, kept)
+	return out
+}
+
+// put is write where nobody refers to the event yet: no digest is waited for.
+func (f *futures) put(ctx context.Context, s Store, e ledger.Event, blobs ...blob) {
+	e, kept := withBlobs(e, blobs)
+	f.start(ctx, s, e, kept)
+}
+
+// withBlobs adds the payloads that there are to an event, without their digests, and lists them.
+func withBlobs(e ledger.Event, blobs []blob) (ledger.Event, []blob) {
+	kept := slices.DeleteFunc(slices.Clone(blobs), func(b blob) bool { return b.bytes == nil })
+	e.Payloads = slices.Clone(e.Payloads)
+	for _, b := range kept {
+		e.Payloads = append(e.Payloads, ledger.Payload{Role: b.role, Class: b.class, Length: int64(len(b.bytes))})
+	}
+	return e, kept
+}
+
+// start puts blobs, the last payloads of e, and appends e.
+func (f *futures) start(ctx context.Context, s Store, e ledger.Event, blobs []blob) {
 	f.mu.Lock()
 	if f.slots == nil {
 		f.slots = make(chan struct{}, writesInFlight)
@@ -178,14 +188,14 @@ func (f *futures) write(ctx context.Context, s Store, e ledger.Event, blobs ...b
 	slots := f.slots
 	f.mu.Unlock()
 	slots <- struct{}{}
-	f.tasks.Add(1)
-	first := len(e.Payloads) - len(kept)
-	out := e
-	out.Payloads = append([]ledger.Payload(nil), e.Payloads...)
-	go func() {
-		defer func() { <-slots; f.tasks.Done() }()
-		for i, b := range kept {
+	f.tasks.Go(func() {
+		defer func() { <-slots }()
+		for i, b := range blobs {
+			p := &e.Payloads[len(e.Payloads)-len(blobs)+i]
 			if b.discard {
+				if p.SHA256 == (ledger.Digest{}) {
+					p.SHA256 = payloadDigest(b.bytes)
+				}
 				continue
 			}
 			ref, err := s.PutBytes(ctx, b.class, b.segment, b.codec, b.bytes)
@@ -193,13 +203,12 @@ func (f *futures) write(ctx context.Context, s Store, e ledger.Event, blobs ...b
 				f.fail(err)
 				return
 			}
-			e.Payloads[first+i] = ref.Payload(b.role)
+			*p = ref.Payload(b.role)
 		}
 		if _, err := s.Append(ctx, e).All(ctx); err != nil {
 			f.fail(err)
 		}
-	}()
-	return out
+	})
 }
 
 func (f *futures) fail(err error) {

@@ -116,6 +116,30 @@ func (g *Gram) PartialParallel(p *Pool, dst []float32) {
 	if len(dst) < n*n {
 		panic(fmt.Sprintf("kernels: partial of %d elements for n = %d", len(dst), n))
 	}
+	g.export(p, func(i, j int) []float32 {
+		if i == j {
+			clear(dst[i*n : i*n+i])
+		}
+		return dst[i*n+j : (i+1)*n]
+	})
+}
+
+// Triangle is PartialParallel without the lower triangle: n(n+1)/2 elements, row after row.
+func (g *Gram) Triangle(p *Pool, dst []float32) {
+	n := g.n
+	if len(dst) < n*(n+1)/2 {
+		panic(fmt.Sprintf("kernels: triangle of %d elements for n = %d", len(dst), n))
+	}
+	g.export(p, func(i, j int) []float32 {
+		row := i*n - i*(i-1)/2 // where H[i,i] goes
+		return dst[row+j-i : row+n-i]
+	})
+}
+
+// export rounds the upper triangle to float32. place says where row i goes from column j >= i on; it is asked once for
+// j = i, and for the first column of every panel behind.
+func (g *Gram) export(p *Pool, place func(i, j int) []float32) {
+	n := g.n
 	if n == 0 {
 		return
 	}
@@ -133,24 +157,22 @@ func (g *Gram) PartialParallel(p *Pool, dst []float32) {
 	p.Do(panels, func(_, ip int) {
 		tile := make([]float64, panelWidth*panelWidth)
 		i0, i1 := ip*panelWidth, min(n, (ip+1)*panelWidth)
-		for i := i0; i < i1; i++ {
-			clear(dst[i*n : i*n+i0])
-		}
 		for jp := ip; jp < panels; jp++ {
 			at := gramOffset(jp) + i0*panelWidth
-			copy(tile, g.sum[at:at+len(tile)])
+			sum := g.sum[at:][:len(tile)]
 			if open.M > 0 {
+				copy(tile, sum)
 				f, steps := panelKernels(t, &open)
 				blockProduct(t, f, steps, sliceLanes, i0, i0+panelWidth, panelLanes[jp*panelWidth*steps:], &tile[0])
+				sum = tile
 			}
 			j0, j1 := jp*panelWidth, min(n, (jp+1)*panelWidth)
 			for i := i0; i < i1; i++ {
-				row := dst[i*n+j0 : i*n+j1]
-				for j := range row {
-					row[j] = float32(tile[(i-i0)*panelWidth+j])
-				}
-				if jp == ip {
-					clear(row[:i-i0])
+				from := max(i, j0)
+				row := sum[(i-i0)*panelWidth+from-j0:][:j1-from]
+				out := place(i, from)[:len(row)]
+				for j, v := range row {
+					out[j] = float32(v)
 				}
 			}
 		}

@@ -275,7 +275,15 @@ func goldenGram(bf16 bool) func(p *kernels.Pool, r *rand.Rand) []float32 {
 				g.Add(p, part)
 			})
 			h := make([]float32, c.n*c.n)
-			g.Partial(h)
+			if c.n == 40 {
+				tri, at := make([]float32, c.n*(c.n+1)/2), 0
+				g.Triangle(p, tri)
+				for i := range c.n {
+					at += copy(h[i*c.n+i:(i+1)*c.n], tri[at:])
+				}
+			} else {
+				g.Partial(h)
+			}
 			out = append(out, h...)
 		}
 		return out

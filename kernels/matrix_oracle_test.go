@@ -284,6 +284,13 @@ func TestGramFollowsTheContract(t *testing.T) {
 				g.Add(p, x.Rows())
 				g.PartialParallel(p, got)
 				check("one call")
+				tri, at := make([]float32, c.n*(c.n+1)/2), 0
+				g.Triangle(p, tri)
+				clear(got)
+				for i := range c.n {
+					at += copy(got[i*c.n+i:(i+1)*c.n], tri[at:])
+				}
+				check("triangle")
 			})
 		})
 	}

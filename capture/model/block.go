@@ -60,20 +60,71 @@ func (s *Span) gatherRows(y, x kernels.Rows, e int, ids []int32) error {
 
 // ExpertMid computes act(gate)·up of rows with expert e's weights: the rows of its expert_mid site, in buf.
 func (s *Span) ExpertMid(buf *RowBuf, e int, rows kernels.Rows) (kernels.Rows, error) {
-	if !s.run.Loaded(e) {
-		return kernels.Rows{}, s.err(ErrOrder, -1, fmt.Sprintf("expert %d is not loaded", e))
+	y := s.NewMid(buf, rows.M)
+	return y, s.ExpertMids([]ExpertPart{{Expert: e, In: rows, Mid: y}})
+}
+
+// NewMid gives rows [m, inter] in buf, or of their own where buf is nil; contents are undefined.
+func (s *Span) NewMid(buf *RowBuf, m int) kernels.Rows {
+	if buf == nil {
+		buf = &RowBuf{}
 	}
-	y := buf.make(s.run.m.Compute, rows.M, s.run.Layer.Block.Inter)
-	ls := s.run.Layer.Block.ExpertIn[e].Linears
-	width := len(ls) * y.K
-	step := chunkRows(s.run.r.opt.ScratchBytes, int64(4*width))
-	h := make([]float32, min(step, rows.M)*width)
-	for lo := 0; lo < rows.M; lo += step {
-		xs := part(rows, lo, min(lo+step, rows.M))
-		kernels.GEMM(s.run.r.pool, s.expertJobs(nil, ls, xs, h, width)...)
-		activate(s.run.r.pool, s.run.Layer.arch.moe.act, part(y, lo, lo+xs.M), h, width)
+	return buf.make(s.run.m.Compute, m, s.run.Layer.Block.Inter)
+}
+
+// ExpertPart is some rows of one expert: what its gate and up multiply [m, hidden], and act(gate)·up [m, inter].
+type ExpertPart struct {
+	Expert  int
+	In, Mid kernels.Rows
+}
+
+// ExpertMids is ExpertMid of several experts: it fills in Mid of every part. Small parts are computed together.
+func (s *Span) ExpertMids(parts []ExpertPart) error {
+	b, run := s.run.Layer.Block, s.run
+	width := len(b.ExpertIn[0].Linears) * b.Inter
+	limit := chunkRows(run.r.opt.ScratchBytes, int64(4*width))
+	var now []ExpertPart
+	rows := 0
+	flush := func() {
+		run.hid = grow(run.hid, rows*width)
+		s.middles(now, run.hid, width)
+		now, rows = now[:0], 0
 	}
-	return y, nil
+	for _, p := range parts {
+		if !run.Loaded(p.Expert) {
+			return s.err(ErrOrder, -1, fmt.Sprintf("expert %d is not loaded", p.Expert))
+		}
+		for lo := 0; lo < p.In.M; {
+			hi := min(p.In.M, lo+limit-rows)
+			now = append(now, ExpertPart{p.Expert, part(p.In, lo, hi), part(p.Mid, lo, hi)})
+			rows += hi - lo
+			if lo = hi; rows == limit {
+				flush()
+			}
+		}
+	}
+	flush()
+	return nil
+}
+
+// middles computes the parts at once; h is scratch of width values a row.
+func (s *Span) middles(parts []ExpertPart, h []float32, width int) {
+	var jobs []kernels.GEMMJob
+	type task struct{ part, at, lo, hi int } // rows lo..hi of a part, whose first row is at in h
+	var tasks []task
+	at := 0
+	for i, p := range parts {
+		jobs = s.expertJobs(jobs, s.run.Layer.Block.ExpertIn[p.Expert].Linears, p.In, h[at*width:], width)
+		for lo := 0; lo < p.In.M; lo += 32 {
+			tasks = append(tasks, task{i, at, lo, min(lo+32, p.In.M)})
+		}
+		at += p.In.M
+	}
+	kernels.GEMM(s.run.r.pool, jobs...)
+	s.run.r.pool.Do(len(tasks), func(_, i int) {
+		t := tasks[i]
+		activate(nil, s.run.Layer.arch.moe.act, part(parts[t.part].Mid, t.lo, t.hi), h[(t.at+t.lo)*width:], width)
+	})
 }
 
 // expertJobs appends the jobs of gate and up (or up) side by side into h [x.M, width].
@@ -143,8 +194,9 @@ func (s *Span) inOrder(e int) error {
 }
 
 // RunExperts runs experts lo..hi-1 on their native rows and adds their outputs: one job list over (expert, rows). Same
-// bits as ExpertRows, ExpertMid and AddExpert one by one. The experts must be loaded.
-func (s *Span) RunExperts(lo, hi int) error {
+// bits as ExpertRows, ExpertMid and AddExpert one by one. The experts must be loaded. mids, where not nil, gives the middle
+// rows of experts that are known already, by expert; the others have M 0.
+func (s *Span) RunExperts(lo, hi int, mids []kernels.Rows) error {
 	if err := s.inOrder(lo); err != nil {
 		return err
 	}
@@ -161,7 +213,7 @@ func (s *Span) RunExperts(lo, hi int) error {
 			n += len(ids)
 			z++
 		}
-		if err := s.runGroup(a, z, n, limit); err != nil {
+		if err := s.runGroup(a, z, n, limit, mids); err != nil {
 			return err
 		}
 		a = z
@@ -171,76 +223,79 @@ func (s *Span) RunExperts(lo, hi int) error {
 }
 
 // runGroup runs experts a..z-1 with n native rows together.
-func (s *Span) runGroup(a, z, n, limit int) error {
+func (s *Span) runGroup(a, z, n, limit int, mids []kernels.Rows) error {
 	if n == 0 {
 		return nil
 	}
 	if n > limit { // one expert with very many rows: in pieces
-		ids, _ := s.routing.Native(a)
-		return s.runPieces(a, ids, limit)
+		ids, ws := s.routing.Native(a)
+		for lo := 0; lo < n; lo += limit {
+			hi := min(lo+limit, n)
+			var mid kernels.Rows
+			if mids != nil && mids[a].M > 0 {
+				mid = part(mids[a], lo, hi)
+			}
+			if err := s.runRows([]int{a}, ids[lo:hi], ws[lo:hi], []int{0, hi - lo}, []kernels.Rows{mid}); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	ids := make([]int32, 0, n)
 	ws := make([]float32, 0, n)
-	from := make([]int, 0, z-a+1)
+	var experts []int
+	var known []kernels.Rows
+	from := []int{0}
 	for e := a; e < z; e++ {
 		i, w := s.routing.Native(e)
-		from = append(from, len(ids))
+		if len(i) == 0 {
+			continue
+		}
+		var mid kernels.Rows
+		if mids != nil {
+			mid = mids[e]
+		}
 		ids, ws = append(ids, i...), append(ws, w...)
-		if len(i) > 0 && !s.run.Loaded(e) {
-			return s.err(ErrOrder, -1, fmt.Sprintf("expert %d is not loaded", e))
-		}
+		experts, known, from = append(experts, e), append(known, mid), append(from, len(ids))
 	}
-	from = append(from, len(ids))
-	y, err := s.groupOutput(a, ids, from)
-	if err != nil {
-		return err
-	}
-	s.scatter(ids, ws, y)
-	return nil
+	return s.runRows(experts, ids, ws, from, known)
 }
 
-// runPieces is runGroup for one expert whose rows exceed the scratch.
-func (s *Span) runPieces(e int, ids []int32, limit int) error {
-	if !s.run.Loaded(e) {
-		return s.err(ErrOrder, -1, fmt.Sprintf("expert %d is not loaded", e))
-	}
-	_, ws := s.routing.Native(e)
-	for lo := 0; lo < len(ids); lo += limit {
-		hi := min(lo+limit, len(ids))
-		y, err := s.groupOutput(e, ids[lo:hi], []int{0, hi - lo})
-		if err != nil {
-			return err
-		}
-		s.scatter(ids[lo:hi], ws[lo:hi], y)
-	}
-	return nil
-}
-
-// groupOutput gives the outputs [len(ids), hidden] of experts a.., whose rows are ids[from[i]:from[i+1]].
-func (s *Span) groupOutput(a int, ids []int32, from []int) ([]float32, error) {
+// runRows adds the outputs of experts whose rows are ids[from[i]:from[i+1]], with their weights. The middle rows of some
+// are known.
+func (s *Span) runRows(experts []int, ids []int32, ws []float32, from []int, known []kernels.Rows) error {
 	b, run, h := s.run.Layer.Block, s.run, s.run.m.Hidden
 	x, _ := s.plane(SiteBlockIn)
 	g := run.scratch(0, len(ids), h)
 	mid := run.scratch(1, len(ids), b.Inter)
 	width := len(b.ExpertIn[0].Linears) * b.Inter
-	run.hid = grow(run.hid, len(ids)*width)
 	run.out = grow(run.out, len(ids)*h)
-	var first, last []kernels.GEMMJob
-	for i := range len(from) - 1 {
-		lo, hi, e := from[i], from[i+1], a+i
-		if lo == hi {
-			continue
+	var first []ExpertPart
+	var last []kernels.GEMMJob
+	rows := 0 // of first
+	for i, e := range experts {
+		lo, hi := from[i], from[i+1]
+		if !run.Loaded(e) {
+			return s.err(ErrOrder, -1, fmt.Sprintf("expert %d is not loaded", e))
 		}
-		if err := s.gatherRows(part(g, lo, hi), x, e, ids[lo:hi]); err != nil {
-			return nil, err
+		m := known[i]
+		if m.M == 0 {
+			m = part(mid, lo, hi)
+			first = append(first, ExpertPart{e, part(g, lo, hi), m})
+			rows += hi - lo
+			if err := s.gatherRows(part(g, lo, hi), x, e, ids[lo:hi]); err != nil {
+				return err
+			}
+		} else if m.M != hi-lo {
+			return s.err(ErrOrder, -1, fmt.Sprintf("expert %d: %d middle rows for %d native rows", e, m.M, hi-lo))
 		}
-		first = s.expertJobs(first, b.ExpertIn[e].Linears, part(g, lo, hi), run.hid[lo*width:], width)
-		last = append(last, run.job(b.ExpertMid[e].Linears[0], part(mid, lo, hi), run.out[lo*h:], h))
+		last = append(last, run.job(b.ExpertMid[e].Linears[0], m, run.out[lo*h:], h))
 	}
-	kernels.GEMM(run.r.pool, first...)
-	activate(run.r.pool, run.Layer.arch.moe.act, mid, run.hid, width)
+	run.hid = grow(run.hid, rows*width)
+	s.middles(first, run.hid, width)
 	kernels.GEMM(run.r.pool, last...)
-	return run.out, nil
+	s.scatter(ids, ws, run.out)
+	return nil
 }
 
 // scatter adds outputs y, grouped by ascending expert, to the block output. Tokens are spread over tasks; within a token
@@ -302,7 +357,7 @@ func (s *Span) restOfBlock(ctx context.Context) error {
 			}
 			hi++
 		}
-		if err := s.RunExperts(lo, hi); err != nil {
+		if err := s.RunExperts(lo, hi, nil); err != nil {
 			return err
 		}
 		for _, e := range loaded {
