@@ -41,7 +41,7 @@ func (r *blobRequest) write() error {
 	}
 	items := make([]boltfile.Item, len(r.chunks))
 	for i := range r.chunks {
-		items[i] = r.chunks[i].item(r.first + uint32(i))
+		items[i] = r.chunks[i].item(r.ordinal, r.first+uint32(i))
 	}
 	n := boltfile.LeafBytes(items)
 	if r.w.Inlines(n) {

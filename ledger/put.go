@@ -210,7 +210,7 @@ func (p *putter) chunk(raw, buf []byte) error {
 		p.l.buffers.put(buf)
 		buf = body
 	}
-	c := frameChunk(used, body, len(raw), p.ordinal, p.chunks)
+	c := newChunk(used, body, len(raw))
 	c.buf = buf
 	p.part.chunks = append(p.part.chunks, c)
 	p.part.bytes += c.size()

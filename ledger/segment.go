@@ -171,22 +171,20 @@ type chunk struct {
 
 func (c *chunk) size() int64 { return int64(len(c.body)) + chunkOverhead }
 
-// item is the chunk as a key of its part.
-func (c *chunk) item(index uint32) boltfile.Item {
-	return boltfile.Item{Key: indexKey(index), Value: [][]byte{c.frame[:chunkHeader], c.body, c.frame[chunkHeader:]}}
-}
-
-// frameChunk gives the stored form of a chunk whose body was encoded with a codec.
-func frameChunk(id codec.ID, body []byte, rawLen int, ordinal uint64, index uint32) (c chunk) {
+// newChunk gives the stored form of a chunk whose body was encoded with a codec, but for the checksum.
+func newChunk(id codec.ID, body []byte, rawLen int) (c chunk) {
 	c.body = body
 	binary.LittleEndian.PutUint16(c.frame[:], uint16(id))
 	binary.LittleEndian.PutUint32(c.frame[4:], uint32(rawLen))
-	var seed [12]byte
-	binary.BigEndian.PutUint64(seed[:], ordinal)
-	binary.BigEndian.PutUint32(seed[8:], index)
-	crc := crcUpdate(crcUpdate(crcOf(seed[:]), c.frame[:chunkHeader]), body)
-	binary.LittleEndian.PutUint32(c.frame[chunkHeader:], crc)
 	return c
+}
+
+// item is the chunk as a key of its part.
+func (c *chunk) item(ordinal uint64, index uint32) boltfile.Item {
+	return boltfile.Item{Key: indexKey(index), Value: [][]byte{c.frame[:chunkHeader], c.body, c.frame[chunkHeader:]}, Ready: func() {
+		crc := crcUpdate(chunkCRC(ordinal, index, c.frame[:chunkHeader]), c.body)
+		binary.LittleEndian.PutUint32(c.frame[chunkHeader:], crc)
+	}}
 }
 
 // checkChunk verifies a stored chunk's checksum and gives its parts.
