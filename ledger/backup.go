@@ -27,6 +27,9 @@ func (l *Ledger) Backup(ctx context.Context, to string, o BackupOptions) error {
 	if err := prepareTarget(to); err != nil {
 		return err
 	}
+	if _, err := l.enqueue(ctx, &request{settle: true}).All(ctx); err != nil {
+		return err
+	}
 	// Events first: whatever they name was durable before them, so it is in the segments copied later.
 	err := copyTo(filepath.Join(to, databaseName), func(f *os.File) error {
 		return guarded(databaseName, func() error {
@@ -70,6 +73,15 @@ func (r *Reader) Backup(ctx context.Context, to string, o BackupOptions) error {
 	}
 	if err := copyFile(ctx, filepath.Join(r.dir, databaseName), filepath.Join(to, databaseName), segmentRecord{}); err != nil {
 		return err
+	}
+	if !r.tail.empty() {
+		db, err := openBolt(filepath.Join(to, databaseName), databaseName, bolt.Options{})
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(bring(db, r.tail.layers[0]), db.Close()); err != nil {
+			return err
+		}
 	}
 	return finishBackup(ctx, r.dir, to, o, func(rec segmentRecord, path string) error {
 		return copyFile(ctx, filepath.Join(r.dir, filepath.FromSlash(rec.file())), path, rec)

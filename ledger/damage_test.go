@@ -45,7 +45,7 @@ func answers(dir string, want *truth, writer bool) error {
 	}
 	var l asked
 	if writer {
-		w, err := ledger.Open(ctx, dir, ledger.Options{NoServe: true, ReserveBytes: -1})
+		w, err := ledger.Open(ctx, dir, ledger.Options{NoServe: true, ReserveBytes: -1, JournalBytes: 16 << 10})
 		if err != nil {
 			return err
 		}
@@ -336,12 +336,23 @@ func copyLedger(t testing.TB, from, to string) {
 func TestBitFlips(t *testing.T) {
 	base := t.TempDir()
 	want := small(t, base)
+	flips, detected, harmless := flipBits(t, base, want, regionsOf(t, base))
+	base = t.TempDir()
+	want = crashed(t, base)
+	regions, _ := journalRegions(t, base)
+	f, d, h := flipBits(t, base, want, map[string][]region{"journal": regions})
+	durable(t, "one bit flipped, every class of bytes of ledger.db, segments, journal, HEAD, LOCK", flips+f,
+		"%d detected and the file named, %d without effect on any answer; no panic, no hang, no wrong answer", detected+d, harmless+h)
+}
+
+// flipBits flips bits of the regions of a ledger, by file, and counts.
+func flipBits(t *testing.T, base string, want *truth, regions map[string][]region) (n int, detected, harmless int64) {
+	t.Helper()
 	type flip struct {
 		file, class string
 		bit         int64
 	}
 	bits := map[string]int64{} // by class
-	regions := regionsOf(t, base)
 	for _, list := range regions {
 		for _, r := range list {
 			bits[r.class] += 8 * (r.to - r.from)
@@ -408,23 +419,25 @@ func TestBitFlips(t *testing.T) {
 		}()
 	}
 	wg.Wait()
-	detected, harmless := int64(0), int64(0)
 	for _, class := range slices.Sorted(maps.Keys(classes)) {
 		d, h := classes[class].detected.Load(), classes[class].harmless.Load()
 		t.Logf("%-40s %7d bits, %6d flipped: %6d detected and located, %6d harmless", class, bits[class], d+h, d, h)
 		detected, harmless = detected+d, harmless+h
 	}
-	durable(t, "one bit flipped, every class of bytes of ledger.db, segments, HEAD, LOCK", len(flips),
-		"%d detected and the file named, %d without effect on any answer; no panic, no hang, no wrong answer", detected, harmless)
+	return len(flips), detected, harmless
 }
 
 // TestTruncation cuts each file at every page, and to nothing.
 func TestTruncation(t *testing.T) {
-	base := t.TempDir()
-	want := small(t, base)
+	closed, died := t.TempDir(), t.TempDir()
+	closedTruth, diedTruth := small(t, closed), crashed(t, died)
 	scratch := memoryDir(t)
 	var n tally
-	for _, f := range damagedFiles(t, base) {
+	for _, f := range append(damagedFiles(t, closed), filepath.Join(died, "journal")) {
+		base, want := closed, closedTruth
+		if filepath.Dir(f) == died {
+			base, want = died, diedTruth
+		}
 		orig, err := os.ReadFile(f)
 		if err != nil {
 			t.Fatal(err)
@@ -434,6 +447,9 @@ func TestTruncation(t *testing.T) {
 		step := 4096
 		if len(orig) < step {
 			step = 256
+		}
+		if name == "journal" {
+			step = 512
 		}
 		if !long() && len(orig)/step > 12 {
 			step *= len(orig)/step/12 + 1
@@ -452,11 +468,11 @@ func TestTruncation(t *testing.T) {
 			os.RemoveAll(dir)
 		}
 	}
-	durable(t, "a file cut at every page", int(n.detected.Load()+n.harmless.Load()), "%d detected and the file named, %d without effect on any answer",
+	durable(t, "a file cut at every page, the journal at every sector", int(n.detected.Load()+n.harmless.Load()), "%d detected and the file named, %d without effect on any answer",
 		n.detected.Load(), n.harmless.Load())
 }
 
-// TestRollback takes the newest commits away in the three ways in which bbolt itself would not notice.
+// TestRollback takes the newest commits away in the ways in which bbolt itself would not notice.
 func TestRollback(t *testing.T) {
 	ctx := context.Background()
 	base := t.TempDir()
@@ -475,9 +491,13 @@ func TestRollback(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return os.WriteFile(filepath.Join(dir, "ledger.db"), b, 0o644)
+			return errors.Join(os.WriteFile(filepath.Join(dir, "ledger.db"), b, 0o644), os.Remove(filepath.Join(dir, "journal")))
 		},
+		"journal removed": func(dir string) error { return os.Remove(filepath.Join(dir, "journal")) },
 		"newest header damaged": func(dir string) error {
+			if err := os.Remove(filepath.Join(dir, "journal")); err != nil { // it would heal that
+				return err
+			}
 			path := filepath.Join(dir, "ledger.db")
 			b, err := os.ReadFile(path)
 			if err != nil {
@@ -524,5 +544,5 @@ func TestRollback(t *testing.T) {
 			}
 		})
 	}
-	durable(t, "newest commit taken away (older copy of ledger.db; newest file header damaged)", 2, "2 of 2 noticed through HEAD by reader, writer and fsck")
+	durable(t, "newest commit taken away (older copy of ledger.db; newest file header damaged; journal removed)", 3, "3 of 3 noticed through HEAD by reader, writer and fsck")
 }

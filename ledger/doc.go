@@ -34,7 +34,8 @@
 //
 //	RUN/ledger.db               all events; bbolt, 16 KiB pages, synced free list; never pruned
 //	RUN/segments/CLASS-KEY-NNN.db   payloads; bbolt, 4 KiB pages
-//	RUN/HEAD                    two 512-byte slots, written alternately after each commit
+//	RUN/journal                 events that are durable and not in ledger.db yet; while somebody writes, and after a crash
+//	RUN/HEAD                    two 512-byte slots, written alternately after each group of events
 //	RUN/LOCK                    who writes, since when, still alive
 //	RUN/status.json             for those who cannot use the socket
 //	RUN/ledger.sock             live inspection

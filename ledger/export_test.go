@@ -43,6 +43,33 @@ var (
 		h, err := decodePayloadHead(b)
 		return h.Length, h.ChunkRaw, h.Chunks, err
 	}
+	// DecodeJournal gives the events of the record that b begins with, and writes them again.
+	DecodeJournal = func(b []byte) (events []Event, again []byte, err error) {
+		r, err := decodeJournalRecord(b)
+		if err != nil {
+			return nil, nil, err
+		}
+		again = make([]byte, journalPrefix)
+		err = r.events(func(e Event, envelope []byte, payloads []stored) error {
+			events = append(events, e)
+			again = appendJournalEvent(again, envelope, payloads)
+			return nil
+		})
+		return events, sealJournalRecord(again, r.run, r.first, int(r.count), r.prev, r.hash), err
+	}
+	EncodeJournal = func(events ...Event) []byte {
+		b, prev := make([]byte, journalPrefix), events[0].Prev
+		var c chain
+		c.head = Head{Seq: events[0].Seq - 1, Hash: prev}
+		for _, e := range events {
+			envelope, payloads := c.next(&item{ev: e, buf: encodeBody(&e)}, e.Time)
+			b = appendJournalEvent(b, envelope, payloads)
+			c.head.Seq++
+			c.head.Hash = identityHash(envelope[:len(envelope)-envelopeCRC])
+		}
+		return sealJournalRecord(b, RunID{1}, events[0].Seq, len(events), prev, c.head.Hash)
+	}
+
 	CheckChunk          = checkChunk
 	ChunkCRC            = chunkCRC
 	DecodeSegmentRecord = func(id uint32, b []byte) (file string, again []byte, err error) {

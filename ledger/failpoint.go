@@ -16,10 +16,12 @@ func failpoint(name string) {
 // failpoints lists every name that occurs.
 var failpoints = []string{
 	"create.database", "create.head", "create.renamed",
+	"journal.created", "journal.write", "journal.written", "journal.synced", "journal.applied",
 	"append.before-commit", "append.committed", "head.write", "head.written", "head.synced",
 	"put.written", "put.before-commit", "put.committed",
 	"segment.created", "segment.renamed", "segment.registered", "segment.rolled", "segment.trimmed", "segment.sealed",
 	"relocate.before-commit", "relocate.committed",
 	"retire.recorded", "retire.unlinked", "retire.done",
-	"close.recorded",
+	"replay.read", "replay.applied",
+	"close.recorded", "close.journal-removed",
 }

@@ -127,7 +127,7 @@ func (c *fsck) run() error {
 	}
 	defer r.Close()
 	c.r = r
-	if o := r.st.(fileStore).f.Other; o != nil {
+	if o := r.pages.Other; o != nil {
 		c.find(LevelQuick, "warning", "database-header", Finding{File: databaseName, What: "one of the two file headers is damaged: " + o.Error(), Consequence: "if it was the newer, the newest commit is gone; HEAD tells", Repair: "the next commit writes it anew"})
 	}
 	head, err := r.checkHead()
@@ -135,7 +135,18 @@ func (c *fsck) run() error {
 		c.find(LevelQuick, "damage", "head-record", c.located(err, "the newest state is in doubt", repairSalvage))
 	}
 	head.Run = r.run
+	if err == nil {
+		if head, err = r.addJournal(head); err != nil {
+			if errors.Is(err, ErrNewer) {
+				return err
+			}
+			c.find(LevelQuick, "damage", "journal", c.located(err, "acknowledged events behind it cannot be read", repairSalvage))
+		}
+	}
 	c.rep.Head, r.head = head, head
+	if _, jerr := os.Stat(filepath.Join(c.dir, journalName)); err == nil && jerr == nil && anchorErr == nil && anchor.Seq > head.Seq {
+		c.find(LevelQuick, "damage", "journal", Finding{File: journalName, Seq: head.Seq + 1, What: fmt.Sprintf("HEAD names event %d, with the journal the ledger ends at event %d", anchor.Seq, head.Seq), Consequence: "the records behind it are damaged, or not from here", Repair: repairSalvage})
+	}
 	if anchorErr == nil {
 		switch err := c.compare(anchor, head); {
 		case err == nil:

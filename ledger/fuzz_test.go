@@ -179,6 +179,40 @@ func FuzzSegmentRecords(f *testing.F) {
 	})
 }
 
+// FuzzJournal reads records of any content behind a sound checksum.
+func FuzzJournal(f *testing.F) {
+	events := fuzzEvents()
+	events[0].Payloads = []ledger.Payload{{Role: "q", Class: ledger.ClassPermanent, Inline: []byte("bytes"), Length: 5}}
+	for _, list := range [][]ledger.Event{events[:1], events[1:], {events[1], events[0], events[1]}} {
+		b := ledger.EncodeJournal(list...)
+		got, again, err := ledger.DecodeJournal(b)
+		if err != nil || len(got) != len(list) || !bytes.Equal(again, b) {
+			f.Fatal(len(got), err)
+		}
+		n := binary.LittleEndian.Uint32(b[36:])
+		f.Add(b[:104+n])
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _, _ = ledger.DecodeJournal(b)
+		if len(b) < 104 {
+			return
+		}
+		b = bytes.Clone(b)
+		binary.LittleEndian.PutUint32(b[36:], uint32(len(b)-104))
+		events, again, err := ledger.DecodeJournal(sealed(b))
+		if err != nil {
+			return
+		}
+		if len(events) != int(binary.LittleEndian.Uint32(b[32:])) {
+			t.Fatalf("%d events", len(events))
+		}
+		twice, _, err := ledger.DecodeJournal(again)
+		if err != nil || !reflect.DeepEqual(twice, events) {
+			t.Fatalf("what was read is written otherwise: %v", err)
+		}
+	})
+}
+
 // FuzzProof checks proofs of any content; what holds must name an event that lies in the tree.
 func FuzzProof(f *testing.F) {
 	ctx := context.Background()

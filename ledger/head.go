@@ -45,8 +45,8 @@ func (r *RunID) UnmarshalText(b []byte) error {
 //	| 4 B    | u16    | u16  | 16 B | u64        | u64  | 32 B   | 32 B   | i64 ns |       | u32   |
 //	+--------+--------+------+------+------------+------+--------+--------+--------+-------+-------+
 //
-// flags bit 0: the stay was closed. A slot is written after the commit it names, so a valid HEAD is never newer than the
-// ledger unless the ledger lost something.
+// flags bit 0: the stay was closed. A slot is written after the events that it names are durable, so a valid HEAD is never
+// newer than ledger.db with the journal unless something was lost.
 const (
 	headMagic    = "QHD1"
 	headFormat   = 1

@@ -142,18 +142,17 @@ func createFiles(dir string, g Genesis, o Options) error {
 		if err := e.check(); err != nil {
 			return err
 		}
-		w := &eventWriter{head: head}
-		t := newTables(tx)
+		c, t := chain{head: head}, newTables(tx)
 		it := item{ev: e, buf: encodeBody(&e)}
-		if err := w.apply(t, &it, o.Now()); err != nil {
+		envelope, payloads := c.next(&it, o.Now())
+		if err := c.add(t, &it.ev, envelope, payloads); err != nil {
 			return err
 		}
-		w.head.Root = w.tree.root()
-		head = w.head
-		if err := w.hashes.flush(t.putHashes); err != nil {
+		if err := c.seal(t); err != nil {
 			return err
 		}
-		return t.head.Put(headKey, encodeHeadRecord(w.head))
+		head = c.head
+		return nil
 	})
 	if cerr := db.Close(); err == nil {
 		err = cerr
@@ -234,8 +233,8 @@ func openLocked(ctx context.Context, dir string, o Options, lock *dirLock, was p
 			if l.segments != nil {
 				_ = l.segments.closeFiles()
 			}
-			if l.events != nil && l.events.headFile != nil {
-				_ = l.events.headFile.close()
+			if l.events != nil {
+				_ = l.events.closeFiles()
 			}
 			if l.db != nil {
 				_ = guarded(databaseName, l.db.Close)
@@ -254,6 +253,9 @@ func openLocked(ctx context.Context, dir string, o Options, lock *dirLock, was p
 			}
 			return nil, err
 		}
+	}
+	if l.events.journal, err = l.newJournal(); err != nil {
+		return nil, err
 	}
 	l.events.start()
 	l.blobs.start()
@@ -387,7 +389,12 @@ func (l *Ledger) Close(ctx context.Context, reason string) error {
 		err = l.signHead()
 	}
 	l.writeStatus()
+	applied := err == nil // up to the last event everything is in ledger.db
 	err = errors.Join(err, l.shutdown())
+	if applied {
+		err = errors.Join(err, removeJournal(l.dir))
+		failpoint("close.journal-removed")
+	}
 	if l.broken.Load() != nil || err != nil {
 		l.lock.abandon()
 		return err
@@ -427,13 +434,14 @@ func (l *Ledger) shutdown() error {
 	}
 	l.care.Wait()
 	l.grown.wake()
-	return errors.Join(l.segments.closeFiles(), l.events.headFile.close(), guarded(databaseName, l.db.Close))
+	return errors.Join(l.segments.closeFiles(), l.events.closeFiles(), guarded(databaseName, l.db.Close))
 }
 
-func newWriters(l *Ledger, hf *headFile, head Head, tree frontier, hashes hashAppender) {
+func newWriters(l *Ledger, hf *headFile, c chain, t *tail) {
 	l.events = &eventWriter{l: l, ch: make(chan *request, queueLength), sem: semaphore.NewWeighted(l.eventBudget),
-		headFile: hf, head: head, tree: tree, hashes: hashes, lastSync: l.opts.Now()}
+		headFile: hf, chain: c, tail: t, lastSync: l.opts.Now()}
 	l.blobs = &blobWriter{l: l, ch: make(chan *blobRequest, 256), sem: semaphore.NewWeighted(l.opts.InFlightBytes)}
+	head := c.head
 	l.head.Store(&head)
 }
 

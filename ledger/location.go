@@ -77,6 +77,7 @@ func (l Location) String() string {
 
 // appendLocation writes the stored form: kind, then fields in the order of the struct, strings with a 16-bit length.
 func appendLocation(b []byte, l Location) []byte {
+	start := len(b)
 	b = append(b, byte(l.Kind))
 	switch l.Kind {
 	case KindSegment:
@@ -93,7 +94,7 @@ func appendLocation(b []byte, l Location) []byte {
 		b = binary.LittleEndian.AppendUint64(b, uint64(l.Offset))
 		b = binary.LittleEndian.AppendUint64(b, uint64(l.Stored))
 	}
-	return binary.LittleEndian.AppendUint32(b, crcOf(b))
+	return binary.LittleEndian.AppendUint32(b, crcOf(b[start:]))
 }
 
 // parseLocation reads what appendLocation wrote.

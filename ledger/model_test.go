@@ -574,7 +574,8 @@ func TestModel(t *testing.T) {
 			m: &model{byKey: map[string]int{}, blobs: map[blobName]*blob{}, orphan: map[string]int{}}}
 		r.m.clock.Store(1700000000_000000005)
 		r.opts = ledger.Options{NoServe: true, ReserveBytes: -1, SegmentBytes: 1 << 20, TransactionBytes: 1 << 20, Now: r.m.now,
-			PageSize: rapid.SampledFrom([]int{4 << 10, 16 << 10, 64 << 10}).Draw(rt, "page"), ChunkBytes: 4 << 10,
+			PageSize:     rapid.SampledFrom([]int{4 << 10, 16 << 10, 64 << 10}).Draw(rt, "page"),
+			JournalBytes: rapid.SampledFrom([]int64{-1, 16 << 10, 128 << 10}).Draw(rt, "journal"), ChunkBytes: 4 << 10,
 			Decoders: map[string]ledger.Decoder{"raw": ledger.BytesDecoder(func(loc ledger.Location) ([]byte, error) {
 				key, role, _ := strings.Cut(loc.Tensor, " ")
 				return r.m.blobs[blobName{key, role}].bytes, nil
@@ -612,6 +613,6 @@ func TestModel(t *testing.T) {
 		}
 		histories, events = histories+1, events+len(r.m.events)
 	})
-	durable(t, "random history (appends, moves, retirements, restores, reopenings, crashes; any codec, chunk and page size) against a model in memory", histories,
+	durable(t, "random history (appends, moves, retirements, restores, reopenings, crashes; any codec, chunk, page and journal size) against a model in memory", histories,
 		"%d of %d: the same chain hash, tree root and answers; %d events", histories, histories, events)
 }

@@ -38,6 +38,9 @@ type Options struct {
 	SegmentBytes int64
 	// ReserveBytes of the file that is given back to finish the last commits when the disk is full. Default 4 MiB, negative = none.
 	ReserveBytes int64
+	// JournalBytes of the file in which events are durable before they are in ledger.db. Default 4 MiB, negative = none: then
+	// every group of events is a transaction of ledger.db, which takes two syncs and more bytes.
+	JournalBytes int64
 	// TakeOver takes the lock of a holder on another host whose heartbeat is not old enough.
 	TakeOver bool
 	// AcceptRollback goes on although HEAD is newer than the ledger; the acceptance becomes an event.
@@ -68,6 +71,7 @@ func (o Options) withDefaults() (Options, error) {
 	def(&o.TransactionBytes, 8<<20)
 	def(&o.SegmentBytes, 4<<30)
 	def(&o.ReserveBytes, 4<<20)
+	def(&o.JournalBytes, 4<<20)
 	if o.ChunkBytes == 0 {
 		o.ChunkBytes = 1 << 20
 	}
@@ -92,6 +96,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, usage("page size %d: a power of two, 4 KiB to 64 KiB", o.PageSize)
 	case o.InFlightBytes < 1<<20:
 		return o, usage("%d bytes in flight: at least 1 MiB", o.InFlightBytes)
+	case o.JournalBytes > 0 && (o.JournalBytes < 16<<10 || o.JournalBytes >= journalLimit || o.JournalBytes%(2*journalSector) != 0):
+		return o, usage("journal of %d bytes: 16 KiB to less than 1 GiB, a multiple of 1 KiB", o.JournalBytes)
 	case o.SegmentBytes < 1<<20:
 		return o, usage("segment size %d: at least 1 MiB", o.SegmentBytes)
 	}

@@ -11,10 +11,12 @@ import (
 // Reader reads a ledger that nobody writes. It changes nothing on disk, and trusts nothing there.
 type Reader struct {
 	view
-	dir  string
-	file *os.File
-	head Head
-	run  RunID
+	dir   string
+	file  *os.File
+	pages *boltfile.File
+	tail  tail // what a crash left in the journal
+	head  Head
+	run   RunID
 }
 
 // OpenReader opens a closed ledger for reading. A ledger that is being written gives a *LockedError: use Dial.
@@ -39,6 +41,9 @@ func OpenReader(dir string, o Options) (*Reader, error) {
 		return fail(err)
 	}
 	head.Run = r.run
+	if head, err = r.addJournal(head); err != nil && !(o.AcceptRollback && errors.Is(err, ErrDamaged)) {
+		return fail(err)
+	}
 	r.head = head
 	anchor, _, err := readHead(dir)
 	switch {
@@ -70,14 +75,24 @@ func openReader(dir string, o Options) (*Reader, error) {
 		f.Close()
 		return nil, &DamageError{File: databaseName, Chunk: -1, What: "file header", Inner: err}
 	}
-	r := &Reader{dir: dir, file: f}
-	r.view = view{st: fileStore{b}, decoders: o.Decoders}
+	r := &Reader{dir: dir, file: f, pages: b}
+	r.view = view{st: layeredStore{fileStore{b}, &r.tail}, decoders: o.Decoders}
 	r.view.seg = &stillSegments{dir: dir, st: r.st}
 	if r.run, err = readMeta(r.st); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return r, nil
+}
+
+// addJournal adds the events that a crash left in the journal to those of ledger.db, which ends with head, and gives the head
+// after them.
+func (r *Reader) addJournal(head Head) (Head, error) {
+	y, c, err := r.replay(r.dir, head, r.run)
+	if y != nil {
+		r.tail.layers = []*layer{y}
+	}
+	return c.head, err
 }
 
 // Head is the newest event's.

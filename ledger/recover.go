@@ -54,10 +54,24 @@ func (l *Ledger) recover() (*recovered, error) {
 		return nil, err
 	}
 	head.Run = l.run
-	frontier, hashes, err := l.loadTree(head)
-	if err != nil {
+	c := chain{head: head}
+	if c.tree, c.hashes, err = l.loadTree(head); err != nil {
 		return nil, err
 	}
+	t := &tail{}
+	y, after, err := l.replay(l.dir, head, l.run)
+	if err != nil {
+		if !l.opts.AcceptRollback || !errors.Is(err, ErrDamaged) {
+			return nil, err
+		}
+		l.findings = append(l.findings, Finding{Level: "quick", Code: "journal", File: journalName, What: err.Error(),
+			Consequence: "the events behind it are lost", Repair: "none: the loss was accepted, and the work is repeated"})
+	}
+	if y != nil {
+		t.layers = []*layer{y}
+		head, c = after.head, after
+	}
+	l.view.st = layeredStore{boltStore{db}, t}
 	switch {
 	case anchorErr != nil:
 		l.findings = append(l.findings, Finding{Level: "quick", Code: "head-lost", File: headFileName, What: "no readable anchor: " + anchorErr.Error(),
@@ -89,7 +103,7 @@ func (l *Ledger) recover() (*recovered, error) {
 	if err != nil {
 		return nil, err
 	}
-	newWriters(l, hf, head, frontier, hashes)
+	newWriters(l, hf, c, t)
 	l.segments = &segmentSet{l: l, byID: map[uint32]*segment{}, current: map[string]*segment{}}
 	l.view.seg = liveSegments{l}
 	if err := l.loadSegments(rec); err != nil {
@@ -166,9 +180,9 @@ func (v *view) hashReader() tlog.HashReader {
 }
 
 // loadTree rebuilds the writer's edge of the Merkle tree and compares its root with the head.
-func (l *Ledger) loadTree(h Head) (frontier, hashAppender, error) {
+func (v *view) loadTree(h Head) (frontier, hashAppender, error) {
 	var a hashAppender
-	f, err := loadFrontier(h.Seq, l.hashReader())
+	f, err := loadFrontier(h.Seq, v.hashReader())
 	if err != nil {
 		return f, a, &DamageError{File: databaseName, Chunk: -1, What: "Merkle tree", Inner: err}
 	}
@@ -177,7 +191,7 @@ func (l *Ledger) loadTree(h Head) (frontier, hashAppender, error) {
 	}
 	a.count = uint64(tlog.StoredHashCount(int64(h.Seq)))
 	if a.count%hashesPerBlock != 0 {
-		b, err := l.st.get(bucketHashes, seqKey(a.count/hashesPerBlock))
+		b, err := v.st.get(bucketHashes, seqKey(a.count/hashesPerBlock))
 		if err != nil {
 			return f, a, err
 		}

@@ -25,7 +25,7 @@ type SalvageReport struct {
 }
 
 // Salvage copies what is sound in a damaged ledger into a new one. Events are found by their own checksums anywhere in
-// ledger.db, payloads by their headers in the segment files, so neither the page structure nor the tables are needed.
+// ledger.db and in the journal, payloads by their headers in the segment files, so neither the page structure nor the tables are needed.
 // The copy has a chain of its own; each event's note names the old number and hash. What was lost is in `finding`
 // events of the copy and in the report. The damaged ledger is not changed.
 func Salvage(ctx context.Context, from, to string, o Options) (*SalvageReport, error) {
@@ -40,43 +40,53 @@ func Salvage(ctx context.Context, from, to string, o Options) (*SalvageReport, e
 		return nil, err
 	}
 	defer f.Close()
-	found, err := findEnvelopes(f)
-	if err != nil {
-		return nil, err
+	files := []*os.File{f}
+	if j, err := os.Open(filepath.Join(from, journalName)); err == nil {
+		defer j.Close()
+		files = append(files, j)
+	}
+	found := map[uint64][]place{}
+	for _, f := range files {
+		if err := findEnvelopes(f, found); err != nil {
+			return nil, err
+		}
 	}
 	if len(found) == 0 {
 		return nil, damagedf(databaseName, "no event could be found")
 	}
-	s := &salvage{ctx: ctx, from: from, file: f, rep: &SalvageReport{Lost: []Finding{}}, where: map[Digest][]salvaged{}}
+	s := &salvage{ctx: ctx, from: from, rep: &SalvageReport{Lost: []Finding{}}, where: map[Digest][]salvaged{}}
 	s.indexSegments()
 	defer s.close()
 	if r, err := openReader(from, Options{}); err == nil {
 		s.old = r
 		defer r.Close()
+		if head, err := r.checkHead(); err == nil {
+			_, _ = r.addJournal(head) // what can be read of it
+		}
 	}
 	return s.rep, s.copy(found, to, o)
 }
 
-// place is where an envelope starts in the file.
+// place is where an envelope starts.
 type place struct {
+	file *os.File
 	off  int64
 	size int
 }
 
 // findEnvelopes looks for envelopes with a valid checksum at every offset. The newest state may hold several copies of
 // an event, which are equal, or versions from before a rollback.
-func findEnvelopes(f *os.File) (map[uint64][]place, error) {
+func findEnvelopes(f *os.File, found map[uint64][]place) error {
 	st, err := f.Stat()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	found := map[uint64][]place{}
 	const window = 4 << 20
 	buf := make([]byte, window+len(envelopeMagic))
 	for base := int64(0); base < st.Size(); base += window {
 		n, err := f.ReadAt(buf, base)
 		if err != nil && !errors.Is(err, io.EOF) {
-			return nil, err
+			return err
 		}
 		for at := 0; at < min(n, window); {
 			i := bytes.Index(buf[at:n], []byte(envelopeMagic))
@@ -86,12 +96,12 @@ func findEnvelopes(f *os.File) (map[uint64][]place, error) {
 			at += i
 			if b, err := readEnvelope(f, base+int64(at)); err == nil {
 				seq := binary.LittleEndian.Uint64(b[8:])
-				found[seq] = append(found[seq], place{base + int64(at), len(b)})
+				found[seq] = append(found[seq], place{f, base + int64(at), len(b)})
 			}
 			at += len(envelopeMagic)
 		}
 	}
-	return found, nil
+	return nil
 }
 
 func readEnvelope(f *os.File, off int64) ([]byte, error) {
@@ -123,7 +133,6 @@ type salvaged struct {
 type salvage struct {
 	ctx   context.Context
 	from  string
-	file  *os.File
 	old   *Reader // nil when the tables cannot be read
 	rep   *SalvageReport
 	where map[Digest][]salvaged
@@ -230,7 +239,7 @@ func (s *salvage) choose(seqs []uint64, found map[uint64][]place) map[uint64]pla
 		pick := found[q][len(found[q])-1]
 		var prev Digest
 		for _, p := range found[q] {
-			b, err := readEnvelope(s.file, p.off)
+			b, err := readEnvelope(p.file, p.off)
 			if err != nil {
 				continue
 			}
@@ -254,7 +263,7 @@ func (s *salvage) event(chosen map[uint64]place, seq uint64) (Event, bool, error
 	if !ok {
 		return Event{}, false, nil
 	}
-	b, err := readEnvelope(s.file, p.off)
+	b, err := readEnvelope(p.file, p.off)
 	if err != nil {
 		return Event{}, false, err
 	}

@@ -42,7 +42,34 @@ func newTables(tx *bolt.Tx) *tables {
 	return t
 }
 
-func (t *tables) putHashes(block uint64, b []byte) error { return t.hashes.Put(seqKey(block), b) }
+// table gives a bucket that events are entered in.
+func (t *tables) table(name []byte) *bolt.Bucket {
+	switch string(name) {
+	case "ev":
+		return t.events
+	case "ix":
+		return t.keys
+	case "loc":
+		return t.locations
+	case "pl":
+		return t.inline
+	case "so":
+		return t.owners
+	case "mk":
+		return t.hashes
+	case "head":
+		return t.head
+	}
+	panic("ledger: no event is entered in table " + string(name))
+}
+
+func (t *tables) get(bucket []byte, key string) ([]byte, error) {
+	return t.table(bucket).Get([]byte(key)), nil
+}
+
+func (t *tables) put(bucket []byte, key string, v []byte) error {
+	return t.table(bucket).Put([]byte(key), v)
+}
 
 // locationKey is seq ‖ payload index.
 func locationKey(seq uint64, i int) []byte {

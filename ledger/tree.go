@@ -119,6 +119,9 @@ type hashAppender struct {
 
 // add appends a hash; full is called with each block that it fills.
 func (a *hashAppender) add(h tlog.Hash, full func(block uint64, b []byte) error) error {
+	if a.tail == nil {
+		a.tail = make([]byte, 0, hashesPerBlock*tlog.HashSize)
+	}
 	a.tail = append(a.tail, h[:]...)
 	a.count++
 	if a.count%hashesPerBlock == 0 {

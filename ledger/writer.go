@@ -1,17 +1,12 @@
 package ledger
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
-	berrors "go.etcd.io/bbolt/errors"
-	"golang.org/x/mod/sumdb/tlog"
 	"golang.org/x/sync/semaphore"
 )
 
@@ -37,6 +32,7 @@ type request struct {
 	op      func(tx *bolt.Tx) error // runs alone in its transaction, before the items
 	after   func()                  // runs once durable, before the future is answered
 	barrier bool                    // sync HEAD before answering
+	settle  bool                    // bring everything to ledger.db before answering
 	closing bool                    // last request: mark HEAD closed
 	weight  int64
 	fut     Future
@@ -45,19 +41,24 @@ type request struct {
 	one [1]item // room for the items of the usual request
 }
 
-// eventWriter owns ledger.db and HEAD.
+// eventWriter owns ledger.db, the journal and HEAD.
 type eventWriter struct {
 	l   *Ledger
 	ch  chan *request
 	sem *semaphore.Weighted
 	wg  sync.WaitGroup
 
+	chain
 	headFile *headFile
-	head     Head
-	tree     frontier
-	hashes   hashAppender
 	lastSync time.Time
 	held     *request // taken from the queue while a batch was collected, and not part of it
+
+	journal *journalFile // nil: every batch is a transaction of ledger.db
+	record  []byte       // the journal record that is being made
+	tail    *tail        // what readers see beside ledger.db
+	active  *layer       // its part in the area of the journal that takes records, nil when that is empty
+	moving  *layer       // its part in the other area, on its way to ledger.db; nil when that is free
+	moved   chan error   // the answer of the goroutine that brings it there, nil when there is none
 }
 
 func (w *eventWriter) start() {
@@ -67,6 +68,7 @@ func (w *eventWriter) start() {
 
 func (w *eventWriter) run() {
 	defer w.wg.Done()
+	defer func() { _ = w.await() }()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -79,8 +81,12 @@ func (w *eventWriter) run() {
 					return
 				}
 				first = r
+			case err := <-w.moved:
+				w.arrived(err)
+				continue
 			case <-tick.C:
 				w.syncHead()
+				w.move()
 				continue
 			}
 		}
@@ -93,7 +99,15 @@ func (w *eventWriter) run() {
 	}
 }
 
-// batch is what becomes durable in one transaction.
+func (w *eventWriter) closeFiles() error {
+	err := w.headFile.close()
+	if w.journal != nil {
+		err = errors.Join(err, w.journal.close())
+	}
+	return err
+}
+
+// batch is what becomes durable at once.
 type batch struct {
 	requests []*request
 	events   int
@@ -109,7 +123,11 @@ func (b *batch) add(r *request) {
 // fill adds the requests that wait, without waiting for more. It is called again while the batch is being applied, so that
 // callers that were answered by the last commit get into this one. An operation on the tables is alone in its batch.
 func (w *eventWriter) fill(b *batch) {
-	for w.held == nil && b.requests[0].op == nil && b.events < maxGroupEvents && b.weight < maxGroupBytes {
+	limit := int64(maxGroupBytes)
+	if w.journal != nil {
+		limit = min(limit, w.journal.area*7/8) // mostly one group in an area: then nothing is merged
+	}
+	for w.held == nil && b.requests[0].op == nil && b.events < maxGroupEvents && b.weight < limit {
 		select {
 		case r, ok := <-w.ch:
 			if !ok {
@@ -142,20 +160,13 @@ func (w *eventWriter) commit(b *batch) {
 		return
 	}
 	if b.events > 0 || b.requests[0].op != nil {
-		err := w.transact(b)
-		if err != nil && isFull(err) && w.l.releaseReserve() {
-			w.l.opts.Log.Warn("the disk is full: the reserve was given back", "err", err)
-			w.l.setFull(w.l.fullError(b.weight+fullSlack, err))
-			err = w.transact(b)
+		var err error
+		if b.requests[0].op != nil {
+			err = w.operate(b)
+		} else {
+			err = w.enter(b)
 		}
 		if err != nil {
-			if isFull(err) {
-				err = w.l.fullError(b.weight+fullSlack, err)
-				w.l.setFull(err)
-			} else if !errors.Is(err, errRefused) {
-				w.l.poison(err)
-				err = poisoned(err)
-			}
 			w.answer(b, err)
 			return
 		}
@@ -166,9 +177,11 @@ func (w *eventWriter) commit(b *batch) {
 		w.l.publish(&h, b.requests, time.Since(start))
 	}
 	for _, r := range b.requests {
+		if r.settle {
+			r.failErr = w.settle()
+		}
 		if r.barrier {
 			w.syncHead()
-			break
 		}
 	}
 	w.answer(b, nil)
@@ -208,199 +221,72 @@ func (w *eventWriter) answer(b *batch, err error) {
 	}
 }
 
-// errRefused marks an operation that failed by its own rules: rolled back, the handle is sound.
-var errRefused = errors.New("ledger: refused")
+// enter makes the events of a batch, and of what comes meanwhile, durable. After an error the writer's state is as before.
+func (w *eventWriter) enter(b *batch) error {
+	was := w.chain
+	fresh, err := w.prepare(b)
+	if err == nil && len(fresh.envelopes) > 0 {
+		err = w.keep(fresh, b.closing())
+	}
+	if err != nil {
+		w.chain = was
+	}
+	return err
+}
 
-type refusal struct{ error }
-
-func (r refusal) Is(t error) bool { return t == errRefused }
-func (r refusal) Unwrap() error   { return r.error }
-
-// transact applies a batch in one transaction, and what comes meanwhile. After an error the writer's state is as before.
-func (w *eventWriter) transact(b *batch) error {
-	head, tree, hashes := w.head, w.tree, w.hashes
-	committing := false
+// prepare gives the changes that a batch makes, and leaves its record in w.record.
+func (w *eventWriter) prepare(b *batch) (*layer, error) {
+	g := &group{layer: newLayer(w.head), tail: w.tail, db: w.l.db}
+	defer g.close()
+	if b.events > 16 {
+		g.expect(b.events + b.events/2)
+	}
+	w.record = append(w.record[:0], make([]byte, journalPrefix)...)
+	now := w.l.opts.Now()
 	err := guarded(databaseName, func() error {
-		tx, err := w.l.db.Begin(true)
-		if err != nil {
-			return err
-		}
-		defer func() {
-			if !committing {
-				_ = tx.Rollback()
-			}
-		}()
-		t := newTables(tx)
-		now := w.l.opts.Now()
 		for i := 0; i < len(b.requests); i++ {
-			if err := w.applyRequest(t, b.requests[i], now); err != nil {
+			if err := w.applyRequest(g, b.requests[i], now); err != nil {
 				return err
 			}
 			if i+1 == len(b.requests) {
 				w.fill(b)
 			}
 		}
-		if w.head.Seq != head.Seq {
-			if err := w.hashes.flush(t.putHashes); err != nil {
-				return err
-			}
-			w.head.Root = w.tree.root()
-			if err := t.head.Put(headKey, encodeHeadRecord(w.head)); err != nil {
-				return err
-			}
+		if w.head.Seq == g.base.Seq {
+			return nil
 		}
-		failpoint("append.before-commit")
-		committing = true
-		return tx.Commit()
+		return w.seal(g)
 	})
 	if err != nil {
-		w.head, w.tree, w.hashes = head, tree, hashes
-		if committing && isFull(err) {
-			if err2 := w.confirmHead(); err2 != nil {
-				return err2
-			}
-		}
-		return err
+		w.l.poison(err)
+		return nil, poisoned(err)
 	}
-	failpoint("append.committed")
-	return nil
+	g.head, g.bytes = w.head, b.weight
+	return g.layer, nil
 }
 
-// applyRequest writes a request's events, unless its own fault keeps them out: then the others go on.
-func (w *eventWriter) applyRequest(t *tables, r *request, now time.Time) error {
-	r.failErr = nil
-	if r.op != nil {
-		if err := r.op(t.tx); err != nil {
-			return refusal{err}
-		}
-	}
-	if err := w.precheck(t, r); err != nil {
-		if r.op != nil {
-			return refusal{err}
-		}
-		r.failErr = err
-		return nil
-	}
-	for i := range r.items {
-		if !r.items[i].old {
-			if err := w.apply(t, &r.items[i], now); err != nil {
+// keep makes a prepared batch durable: in the journal, or in ledger.db when there is no journal or it has no room for so
+// much, and at the end of a stay.
+func (w *eventWriter) keep(fresh *layer, closing bool) error {
+	if w.journal != nil && !closing && int64(len(w.record)+journalSector) <= w.journal.area {
+		w.record = sealJournalRecord(w.record, w.l.run, fresh.base.Seq+1, len(fresh.envelopes), fresh.base.Hash, fresh.head.Hash)
+		if !w.journal.fits(len(w.record)) {
+			if err := w.swap(); err != nil {
 				return err
 			}
 		}
-	}
-	return nil
-}
-
-// confirmHead re-reads the head after a commit that ran out of space: if it is not what it was before, the failed
-// transaction is half visible and the handle must not be used.
-func (w *eventWriter) confirmHead() error {
-	return guarded(databaseName, func() error {
-		return w.l.db.View(func(tx *bolt.Tx) error {
-			h, err := decodeHeadRecord(tx.Bucket(bucketHead).Get(headKey))
-			if err != nil {
-				return err
-			}
-			if h.Seq != w.head.Seq || h.Hash != w.head.Hash {
-				return fmt.Errorf("a commit that ran out of space left event %d behind, %d expected", h.Seq, w.head.Seq)
-			}
+		written, err := w.journal.write(w.record)
+		if err == nil {
+			w.active = w.tail.add(w.active, fresh)
 			return nil
-		})
-	})
-}
-
-func isFull(err error) bool { return isDiskFull(err) || errors.Is(err, berrors.ErrMaxSizeReached) }
-
-// precheck finds out which of a request's keys exist, and whether the others may be written.
-func (w *eventWriter) precheck(t *tables, r *request) error {
-	for i := range r.items {
-		it := &r.items[i]
-		it.old = false
-		e := &it.ev
-		for j := range e.Payloads {
-			if ref := e.Payloads[j].Ref; ref != nil && ref.seg != nil && !ref.valid(w.l) {
-				return usage("event %s %q: payload %s was put into another ledger or into a segment that was retired", e.Type, e.Key, e.Payloads[j].Role)
-			}
 		}
-		if e.Key == "" {
-			continue
+		if written || !isFull(err) { // a file system may need room to write what it has
+			w.l.poison(err)
+			return poisoned(err)
 		}
-		for j := range i {
-			if r.items[j].ev.Key == e.Key {
-				return usage("key %q twice in one append", e.Key)
-			}
-		}
-		at := t.keys.Get([]byte(e.Key))
-		if at == nil {
-			continue
-		}
-		if len(at) != 8 {
-			return &DamageError{File: databaseName, Key: e.Key, Chunk: -1, What: "index entry"}
-		}
-		old, err := checkEvent(binary.BigEndian.Uint64(at), t.events.Get(at))
-		if err != nil {
-			return err
-		}
-		if field := old.differs(e); field != "" {
-			return &DivergenceError{Key: e.Key, Field: field, Seq: old.Seq, Old: old.Digest(), New: e.Digest()}
-		}
-		for j := range e.Payloads { // what was put again for it is an orphan now
-			if ref := e.Payloads[j].Ref; ref != nil {
-				ref.named()
-			}
-		}
-		it.ev, it.old = old, true
 	}
-	return nil
-}
-
-// apply writes one new event.
-func (w *eventWriter) apply(t *tables, it *item, now time.Time) error {
-	e := &it.ev
-	e.Seq, e.Prev = w.head.Seq+1, w.head.Hash
-	e.Time = now.UTC().Round(0)
-	buf, hash := sealEnvelope(it.buf, e.Seq, e.Time, e.Prev)
-	e.Hash = hash
-	at := seqKey(e.Seq)
-	if err := t.events.Put(at, buf); err != nil {
+	if err := w.settle(); err != nil {
 		return err
 	}
-	if e.Key != "" {
-		if err := t.keys.Put([]byte(e.Key), at); err != nil {
-			return err
-		}
-	}
-	for i := range e.Payloads {
-		p := &e.Payloads[i]
-		loc := Location{Kind: KindNone}
-		switch {
-		case p.Inline != nil:
-			loc.Kind = KindInline
-			v := append(bytes.Clone(p.Inline), 0, 0, 0, 0)
-			binary.LittleEndian.PutUint32(v[len(v)-4:], crcOf(p.Inline))
-			if err := t.inline.Put(locationKey(e.Seq, i), v); err != nil {
-				return err
-			}
-		case p.Ref != nil:
-			loc = p.Ref.loc
-		}
-		lk := locationKey(e.Seq, i)
-		if loc.Kind == KindSegment {
-			if err := t.owners.Put(ownerKey(loc, lk), nil); err != nil {
-				return err
-			}
-		}
-		if loc.Kind != KindNone {
-			if err := t.locations.Put(lk, appendLocation(nil, loc)); err != nil {
-				return err
-			}
-		}
-	}
-	var perr error
-	w.tree.push(tlog.Hash(hash), func(h tlog.Hash) {
-		if err := w.hashes.add(h, t.putHashes); err != nil {
-			perr = err
-		}
-	})
-	w.head.Seq, w.head.Hash, w.head.Time = e.Seq, hash, e.Time
-	return perr
+	return w.persist(fresh.bytes, func() error { return bring(w.l.db, fresh) })
 }
