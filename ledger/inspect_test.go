@@ -125,6 +125,55 @@ func TestLiveInspection(t *testing.T) {
 	}
 }
 
+// TestFollowersSeeTheEnd shows that the last event of a stay reaches those who follow, and that one who does not read holds
+// up nothing.
+func TestFollowersSeeTheEnd(t *testing.T) {
+	ctx := context.Background()
+	dir := filepath.Join(t.TempDir(), "run")
+	l := create(t, dir, ledger.Options{})
+	deaf, err := ledger.Dial(ctx, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deaf.Close()
+	for range deaf.Since(0, true) {
+		for i := range 20 { // nobody reads on: the answer fills what the socket holds
+			if _, err := l.Append(ctx, ledger.Event{Type: "x", Schema: 1, Key: fmt.Sprint(i), Note: fmt.Appendf(nil, "%q", strings.Repeat("x", 100_000))}).Wait(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c, err := ledger.Dial(ctx, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		followed, ended := make(chan struct{}), make(chan error, 1)
+		var last ledger.LiveEvent
+		go func() {
+			var end error
+			for e, err := range c.Since(l.Head().Seq-1, true) {
+				if last.Seq == 0 {
+					close(followed)
+				}
+				last, end = e, err
+				if err != nil {
+					break
+				}
+			}
+			ended <- end
+		}()
+		<-followed
+		if err := l.Close(ctx, "the end"); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; err != nil || last.Type != ledger.TypeClosed {
+			t.Fatalf("the last event seen is %s (%v)", last.Type, err)
+		}
+		return
+	}
+	t.Fatal("no event was seen")
+}
+
 // TestFollowersThatGoAway shows that a connection whose other end left is given up although nothing happens: were it
 // not, those who look in now and then would use up all that a writer serves.
 func TestFollowersThatGoAway(t *testing.T) {

@@ -377,9 +377,6 @@ func (l *Ledger) Close(ctx context.Context, reason string) error {
 	if !l.closing.CompareAndSwap(false, true) {
 		return ErrClosed
 	}
-	if l.server != nil {
-		l.server.close()
-	}
 	l.blobs.stop()
 	_ = l.releaseReserve() // a full disk must not keep the last event out
 	r := &request{barrier: true, closing: true}
@@ -387,6 +384,12 @@ func (l *Ledger) Close(ctx context.Context, reason string) error {
 	failpoint("close.recorded")
 	if err == nil {
 		err = l.signHead()
+	}
+	if l.server != nil {
+		if err == nil {
+			l.server.finish()
+		}
+		l.server.close()
 	}
 	l.writeStatus()
 	applied := err == nil // up to the last event everything is in ledger.db

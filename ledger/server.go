@@ -51,8 +51,12 @@ type server struct {
 	release func()
 	wg      sync.WaitGroup
 
-	mu    sync.Mutex
-	conns map[net.Conn]struct{}
+	ended chan struct{} // closed when the last event is durable
+
+	mu        sync.Mutex
+	conns     map[net.Conn]struct{}
+	following int           // answers that follow
+	fewer     chan struct{} // told when one of them ended
 }
 
 func startServer(l *Ledger) (*server, error) {
@@ -70,7 +74,7 @@ func startServer(l *Ledger) (*server, error) {
 		return nil, err
 	}
 	_ = os.Chmod(path, 0o600)
-	s := &server{l: l, ln: ln, release: release, conns: map[net.Conn]struct{}{}}
+	s := &server{l: l, ln: ln, release: release, conns: map[net.Conn]struct{}{}, ended: make(chan struct{}), fewer: make(chan struct{}, 1)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Add(1)
 	go s.accept()
@@ -106,6 +110,45 @@ func (s *server) accept() {
 		s.wg.Add(1)
 		s.mu.Unlock()
 		go s.serve(c)
+	}
+}
+
+// lastWords is how long the end of a stay waits for those who follow: one that does not read must not hold it up.
+const lastWords = time.Second
+
+// finish lets those who follow see the last event, which is durable, and tells them that it was.
+func (s *server) finish() {
+	close(s.ended)
+	timer := time.NewTimer(lastWords)
+	defer timer.Stop()
+	for {
+		s.mu.Lock()
+		n := s.following
+		s.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		select {
+		case <-s.fewer:
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+// follows counts an answer that follows in, and the function given out.
+func (s *server) follows() (end func()) {
+	s.mu.Lock()
+	s.following++
+	s.mu.Unlock()
+	return func() {
+		s.mu.Lock()
+		s.following--
+		s.mu.Unlock()
+		select {
+		case s.fewer <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -157,6 +200,10 @@ func (s *server) serve(c net.Conn) {
 	w := &answerWriter{c: c, out: bufio.NewWriter(c)}
 	w.enc = json.NewEncoder(w.out)
 	for q := range asks {
+		over := func() {}
+		if q.Follow {
+			over = s.follows()
+		}
 		stop := w.keepAlive()
 		err := s.answer(ctx, q, func(r reply) error { return w.send(r, q.Follow) })
 		stop()
@@ -164,7 +211,9 @@ func (s *server) serve(c net.Conn) {
 		if err != nil {
 			end = errorReply(err)
 		}
-		if w.send(end, true) != nil {
+		err = w.send(end, true)
+		over()
+		if err != nil {
 			return
 		}
 	}
@@ -272,7 +321,7 @@ func (s *server) answer(ctx context.Context, q ask, send func(reply) error) erro
 		}
 		return nil
 	case "since":
-		for at := q.Seq; ; {
+		for at, last := q.Seq, false; ; {
 			grown := s.l.grown.wait()
 			for e, err := range s.l.Since(at) {
 				if err != nil {
@@ -283,11 +332,13 @@ func (s *server) answer(ctx context.Context, q ask, send func(reply) error) erro
 				}
 				at = e.Seq
 			}
-			if !q.Follow {
+			if !q.Follow || last {
 				return nil
 			}
 			select {
 			case <-grown:
+			case <-s.ended:
+				last = true
 			case <-ctx.Done():
 				return nil
 			}
