@@ -20,7 +20,7 @@ import (
 func (id *Identity) solverOptions(s Scheme) quant.Options {
 	o := quant.Options{
 		Bits: s.Bits, GroupSize: s.GroupSize, Sym: s.Sym, DescAct: s.DescAct, ActGroupAware: s.ActGroupAware, MSE: s.MSE,
-		StaticGroups: id.StaticGroups && s.GroupSize > 0, BlockSize: id.BlockSize, DampPercent: id.DampPercent, DampIncrement: id.DampIncrement,
+		StaticGroups: id.StaticGroups && s.GroupSize > 0 && !s.ActGroupAware, BlockSize: id.BlockSize, DampPercent: id.DampPercent, DampIncrement: id.DampIncrement,
 		ScaleDType: id.ScaleDType, Fallback: quant.UseRTN, FallbackGrid: id.FallbackGrid, Parity: id.Parity,
 	}
 	if id.Format == "gptq" && !s.Sym { // that container stores zero-1

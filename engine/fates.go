@@ -134,7 +134,7 @@ func (c *chooser) module(l *model.Linear) (ModulePlan, error) {
 	}
 	p.Scheme = &s
 	m := p.formatModule(c.id.ScaleDType)
-	if err := c.format.Check(m, !s.DescAct || c.id.StaticGroups); err != nil {
+	if err := c.format.Check(m, s.natural(c.id.StaticGroups)); err != nil {
 		return p, &Error{Code: "E0130", Exit: ExitUsage, What: fmt.Sprintf("module %s [%d, %d] cannot be written as %s", l.Module, l.Out, l.In, c.id.Format), Err: err,
 			Try: fmt.Sprintf("choose another group size, or leave it out with --ignore %s", l.Module)}
 	}

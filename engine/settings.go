@@ -85,6 +85,11 @@ type Scheme struct {
 	Method        string  `json:"method"`
 }
 
+// natural tells whether column c belongs to group c/GroupSize, in whatever order columns are visited.
+func (s Scheme) natural(staticGroups bool) bool {
+	return !s.DescAct || staticGroups || s.GroupSize == -1
+}
+
 // Resolve decides every field and refuses what contradicts itself. modelDType is the checkpoint's dtype of linear
 // weights ("BF16", "F16" or "F32"); it decides the defaults of compute and scale_dtype.
 func (r *Recipe) Resolve(modelDType string) (*Settings, error) {
@@ -123,8 +128,8 @@ func (r *Recipe) Resolve(modelDType string) (*Settings, error) {
 		return nil, usage("E0113", "--format", "use --bits 4", "format awq holds 4 bits only")
 	}
 	id.Scheme.DescAct = deref(r.DescAct, false)
-	id.Scheme.ActGroupAware = deref(r.ActGroupAware, id.Scheme.GroupSize > 0 && !id.Scheme.DescAct && !deref(r.StaticGroups, false) && id.Method == "gptq")
 	id.StaticGroups = deref(r.StaticGroups, false)
+	id.Scheme.ActGroupAware = deref(r.ActGroupAware, id.Scheme.GroupSize > 0 && !id.Scheme.DescAct && !id.StaticGroups && id.Method == "gptq")
 	id.Scheme.MSE = deref(r.MSE, 0)
 	switch {
 	case id.Scheme.DescAct && id.Scheme.ActGroupAware:
@@ -133,8 +138,8 @@ func (r *Recipe) Resolve(modelDType string) (*Settings, error) {
 		return nil, usage("E0114", "--act-group-aware", "give --group-size", "act_group_aware needs groups")
 	case id.Scheme.ActGroupAware && id.StaticGroups:
 		return nil, usage("E0114", "--static-groups", "drop one of the two", "static_groups and act_group_aware contradict each other")
-	case id.Scheme.DescAct && id.Format == "awq":
-		return nil, usage("E0114", "--desc-act", "use --format gptq or compressed-tensors", "the awq format cannot hold a column order")
+	case id.Scheme.DescAct && id.Format == "awq" && !id.StaticGroups && id.Scheme.GroupSize > 0:
+		return nil, usage("E0114", "--desc-act", "add --static-groups, or use --format gptq_v2", "desc_act without static_groups needs a g_idx, which the awq format cannot hold")
 	case id.Scheme.DescAct && id.Format == "compressed-tensors" && !id.StaticGroups && id.Scheme.GroupSize > 0:
 		return nil, usage("E0114", "--desc-act", "add --static-groups, or use --format gptq_v2",
 			"desc_act without static_groups needs a g_idx, which quire does not write into compressed-tensors")

@@ -73,7 +73,7 @@ func (p *Plan) plannedSummary() *format.Summary {
 
 // written describes a planned module to its format.
 func (m *ModulePlan) written(staticGroups bool) format.Written {
-	return format.Written{Name: m.Module, Scheme: format.Scheme{Bits: m.Scheme.Bits, GroupSize: m.Scheme.GroupSize, Sym: m.Scheme.Sym}, GIdx: m.Scheme.DescAct && !staticGroups}
+	return format.Written{Name: m.Module, Scheme: format.Scheme{Bits: m.Scheme.Bits, GroupSize: m.Scheme.GroupSize, Sym: m.Scheme.Sym}, GIdx: !m.Scheme.natural(staticGroups)}
 }
 
 // left lists the matrices that are not quantized, by the names loaders give them.

@@ -76,6 +76,7 @@ var mistakes = []mistake{
 	{"odd group size", good + "--group-size 33", nil, "E0112", 64, "33"},
 	{"five bits as gptq", good + "--bits 5 --format gptq", nil, "E0113", 64, "5-bit"},
 	{"three bits as awq", good + "--bits 3 --format awq", nil, "E0113", 64, "4 bits only"},
+	{"columns by activity as awq", good + "--desc-act --format awq", nil, "E0114", 64, "--static-groups"},
 	{"unknown format", good + "--format gguf", nil, "E0124", 64, "gguf"},
 	{"unknown method", good + "--method awk", nil, "E0124", 64, "awk"},
 	{"two column orders", good + "--desc-act --act-group-aware", nil, "E0114", 64, "two different column orders"},
