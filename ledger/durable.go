@@ -36,12 +36,20 @@ func makeDirs(dir string) error {
 
 // writeFileDurably puts a whole file in place atomically: temporary name, sync, rename, sync of the directory.
 func writeFileDurably(path string, b []byte) error {
+	return putFileDurably(path, func(f *os.File) error {
+		_, err := f.Write(b)
+		return err
+	})
+}
+
+// putFileDurably is writeFileDurably for what fill writes.
+func putFileDurably(path string, fill func(f *os.File) error) error {
 	tmp := path + ".tmp"
 	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
-	if _, err := f.Write(b); err != nil {
+	if err := fill(f); err != nil {
 		f.Close()
 		os.Remove(tmp)
 		return err

@@ -223,7 +223,20 @@ type journalFile struct {
 // createJournal puts a journal of zeros in place of the one that is there, durable.
 func createJournal(dir string, run RunID, size int64) (*journalFile, error) {
 	path := filepath.Join(dir, journalName)
-	if err := writeFileDurably(path, make([]byte, size)); err != nil {
+	err := putFileDurably(path, func(f *os.File) error {
+		// A page at a time: what one write brings into the page cache may become one piece there, and the kernel counts all of
+		// a piece as written when a record touches it.
+		var zeros [4 << 10]byte
+		for at := int64(0); at < size; {
+			n, err := f.Write(zeros[:min(size-at, int64(len(zeros)))])
+			if err != nil {
+				return err
+			}
+			at += int64(n)
+		}
+		return nil
+	})
+	if err != nil {
 		os.Remove(path + ".tmp")
 		return nil, err
 	}
