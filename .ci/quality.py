@@ -81,6 +81,8 @@ def tokenizer(vocab_size):
 
 def gptqmodel(model, work, args):
     os.environ.setdefault("GPTQMODEL_CPU_WORKERS", "2")
+    model, work = os.path.abspath(model), os.path.abspath(work)
+    os.chdir(work)  # it leaves logs where it runs
     import torch
     torch.set_num_threads(1)
     from gptqmodel import GPTQModel
