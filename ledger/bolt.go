@@ -6,6 +6,8 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
+	"syscall"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -25,6 +27,27 @@ func guarded(file string, f func() error) (err error) {
 		}
 	}()
 	return f()
+}
+
+// growError is an error of bbolt with the cause that its text alone had.
+type growError struct {
+	error
+	cause syscall.Errno
+}
+
+func (e *growError) Unwrap() []error { return []error{e.error, e.cause} }
+
+// causeOf gives an error of a commit its cause back: what fails while bbolt makes the file longer it hands on as text.
+func causeOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, n := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS} {
+		if !errors.Is(err, n) && strings.HasSuffix(err.Error(), ": "+n.Error()) {
+			return &growError{err, n}
+		}
+	}
+	return err
 }
 
 // checkPages reads the page structure of a bbolt file without trusting it, so that bbolt can be let at it.

@@ -154,6 +154,7 @@ func createFiles(dir string, g Genesis, o Options) error {
 		head = c.head
 		return nil
 	})
+	err = causeOf(err)
 	if cerr := db.Close(); err == nil {
 		err = cerr
 	}

@@ -456,7 +456,7 @@ func (l *Ledger) adopt(g *segment, rec *recovered) error {
 			return nil
 		})
 	})
-	return errors.Join(err, guarded(name, db.Close))
+	return errors.Join(causeOf(err), guarded(name, db.Close))
 }
 
 // checkIdentity notices a segment file in another's place.

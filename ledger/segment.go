@@ -364,6 +364,7 @@ func createSegmentFile(dir string, run RunID, rec segmentRecord) error {
 		}
 		return tx.Bucket(bucketIdentity).Put([]byte("id"), mustJSON(segmentIdentity{Run: run, Class: rec.Class, Key: rec.Key, Roll: rec.Roll}))
 	})
+	err = causeOf(err)
 	if cerr := db.Close(); err == nil {
 		err = cerr
 	}

@@ -61,7 +61,7 @@ func update(db *bolt.DB, f func(t *tables, was Head) error) error {
 		}
 		failpoint("append.before-commit")
 		committing = true
-		return tx.Commit()
+		return causeOf(tx.Commit())
 	})
 	if err == nil {
 		failpoint("append.committed")
